@@ -14,6 +14,7 @@ from paceline.contract import DriftReport, StoredHistory
 from ._registries import ChampionReading
 from .history import DriftHistory, Watched
 from .jobs import AllJobs, RunJobs
+from .model import ModelView, ShownPromotion
 from .overview import Overview
 from .pools import PoolSummary, PoolView
 
@@ -25,6 +26,8 @@ class PageData(BaseModel):
     all_jobs: AllJobs
     overview: Overview
     champions: list[ChampionReading]
+    model: ModelView
+    promotion: ShownPromotion
     subjects: list[Watched]
     drift_history: DriftHistory
     pools: list[PoolSummary]

@@ -7,9 +7,11 @@ has none; then the check's summary stands for it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel
+
+from paceline.contract import FeatureDrift
 
 from ._checks import StoredCheck
 
@@ -24,10 +26,15 @@ NAMES: Mapping[RowKind, str] = {
 
 
 class Cell(BaseModel, json_schema_serialization_defaults_required=True):
-    """A feature in one check: the verdict, and the effect from 0 to 1; for an error, its values in both windows."""
+    """A feature in one check: the verdict, and the effect from 0 to 1; for an error, its values in both windows.
+
+    ``threshold`` is the smallest effect that matters, if the report has it. A smaller one may be drift, too: by the PSI
+    or by missing values.
+    """
 
     verdict: str
     effect: float | None = None
+    threshold: float | None = None
     before: float | None = None
     now: float | None = None
 
@@ -65,7 +72,8 @@ def _cells_of(check: StoredCheck) -> dict[tuple[RowKind, str], Cell]:
     report, summary = check.report, check.summary
     cells: dict[tuple[RowKind, str], Cell] = {}
     for feature in report.features if report else ():
-        cells["feature", feature.name] = Cell(verdict=feature.verdict, effect=feature.effect)
+        threshold = _threshold_of(feature, report.settings) if report and feature.effect is not None else None
+        cells["feature", feature.name] = Cell(verdict=feature.verdict, effect=feature.effect, threshold=threshold)
     for name in summary.drifted_features if summary else ():
         known = summary.statistics.get(name) if summary else None
         cells.setdefault(("feature", name), Cell(verdict="drift", effect=known.effect if known else None))
@@ -82,8 +90,32 @@ def _cells_of(check: StoredCheck) -> dict[tuple[RowKind, str], Cell]:
         verdict = "drift" if summary.estimated_drift else "no drift"
         cells["estimated error", NAMES["estimated error"]] = Cell(verdict=verdict, now=summary.estimated_error)
     if joint is not None:
-        effect = min(max(2 * joint.auc - 1, 0.0), 1.0)
-        cells["all features", NAMES["all features"]] = Cell(verdict=joint.verdict, effect=effect)
+        threshold = _joint_threshold(report.settings) if report else None
+        effect = _effect_of(joint.auc)
+        cells["all features", NAMES["all features"]] = Cell(verdict=joint.verdict, effect=effect, threshold=threshold)
     elif summary and summary.joint_drift:
         cells["all features", NAMES["all features"]] = Cell(verdict="drift")
     return cells
+
+
+def _threshold_of(feature: FeatureDrift, settings: Mapping[str, Any]) -> float | None:
+    if feature.test == "domain classifier":
+        return _joint_threshold(settings)
+    features = settings.get("features")
+    own = features.get(feature.name) if isinstance(features, Mapping) else None
+    return _number(own, "effect_threshold") or _number(settings, "effect_threshold")
+
+
+def _joint_threshold(settings: Mapping[str, Any]) -> float | None:
+    auc = _number(settings, "joint_threshold")
+    return None if auc is None else _effect_of(auc)
+
+
+def _effect_of(auc: float) -> float:
+    return min(max(2 * auc - 1, 0.0), 1.0)
+
+
+def _number(settings: object, key: str) -> float | None:
+    """Return a number of the settings, which a user may have written."""
+    value = settings.get(key) if isinstance(settings, Mapping) else None
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,8 +1,8 @@
-"""Reads champions from model registries, for ``champions``, without making a request wait for a registry.
+"""Reads model registries, for ``champions`` and ``model``, without making a request wait for a registry.
 
 Tasks' results name the registries, and every author of a DAG can write such a result. So the API server opens only
-what is safe whatever the name is: of a local folder the records of promotions, whose size is bounded; of an MLflow
-server its answers, through a connection of the type ``mlflow``. It opens no URL.
+what is safe whatever the name is: of a local folder the manifests and the records of promotions, whose size is bounded;
+of an MLflow server its answers, through a connection of the type ``mlflow``. It opens no URL.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from airflow.sdk import BaseHook
 from pydantic import BaseModel, ConfigDict
@@ -22,7 +23,7 @@ from upath import UPath
 
 from paceline.airflow.mlflow_hook import MlflowHook
 from paceline.errors import InvalidInputError, PacelineError
-from paceline.registry import FileRegistry, Registry
+from paceline.registry import FileRegistry, Promotion, Registry, VersionSummary
 from paceline.registry.manifest import check_name
 
 MLFLOW = "mlflow://"
@@ -31,6 +32,8 @@ _FRESH_S = 10.0
 _KEPT_S = 300.0
 _MAX_THREADS = 8
 _LONGEST_REASON = 2000  # characters
+_MOST_VERSIONS = 50
+_MOST_PROMOTIONS = 20
 _CONN_ID = re.compile(r"\w(?:[.-]?\w)*", re.ASCII)  # no path, for backends that keep secrets in folders
 log = logging.getLogger(__name__)
 
@@ -57,24 +60,48 @@ class ChampionReading(BaseModel):
     problem: str | None = None
 
 
-class _UnreadableError(Exception):
+class ModelReading(ChampionReading):
+    """Also the newest versions of the model, newest first, and its newest promotions, oldest first.
+
+    ``url`` is the page of the model on the MLflow server. ``older`` is whether there are older versions.
+    """
+
+    versions: list[VersionSummary] = []
+    promotions: list[Promotion] = []
+    older: bool = False
+    url: str | None = None
+
+
+class UnreadableError(Exception):
     """Raised for a registry that cannot be read. The message is for users, and has nothing of the registry in it."""
 
 
-Read = Callable[[str, Collection[str]], Iterable[ChampionReading]]
+Reading = TypeVar("Reading", bound=ChampionReading)
 
 
 def read_champions(location: str, models: Collection[str]) -> Iterator[ChampionReading]:
     """Read the champions of some models from one registry. Nothing is raised: a reading may have a ``problem``."""
+    return _read_all(location, models, _read_champion, ChampionReading)
+
+
+def read_models(location: str, models: Collection[str]) -> Iterator[ModelReading]:
+    """Read champion, versions and promotions of some models from one registry, as :func:`read_champions` does."""
+    return _read_all(location, models, _read_model, ModelReading)
+
+
+def _read_all(
+    location: str, models: Collection[str], read: Callable[[Registry, str, str], Reading], kind: type[Reading]
+) -> Iterator[Reading]:
     problem: str | None = None
     registry: Registry | None = None
     for model in models:
         if problem is None:
             try:
-                registry = registry or _open(location)
-                yield _read(registry, location, model)
+                registry = registry or open_safely(location)
+                check_has(registry, model)
+                yield read(registry, location, model)
                 continue
-            except _UnreadableError as error:
+            except UnreadableError as error:
                 found = str(error)
             except PacelineError as error:
                 found = "The record of the champion is damaged, or its version is missing: see `paceline model list`."
@@ -86,14 +113,15 @@ def read_champions(location: str, models: Collection[str]) -> Iterator[ChampionR
                 log.warning("Champion of %s in %s not read", model, location, exc_info=True)
             if registry is None:
                 problem = found
-        yield _failed((location, model), problem or found)
+        yield _failed(kind, (location, model), problem or found)
 
 
-def _failed(place: Place, problem: str) -> ChampionReading:
-    return ChampionReading(registry=place[0], model=place[1], read_at=datetime.now(timezone.utc), problem=problem)
+def _failed(kind: type[Reading], place: Place, problem: str) -> Reading:
+    return kind(registry=place[0], model=place[1], read_at=datetime.now(timezone.utc), problem=problem)
 
 
-def _open(location: str) -> Registry:
+def open_safely(location: str) -> Registry:
+    """Open the registry at a location that a task names; raise UnreadableError for one that must not be opened."""
     if location.startswith(MLFLOW):
         conn_id = location.removeprefix(MLFLOW)
         try:
@@ -101,20 +129,39 @@ def _open(location: str) -> Registry:
                 raise ValueError(conn_id)
             conn_type = BaseHook.get_connection(conn_id).conn_type
         except Exception:  # the errors of all backends of secrets
-            raise _UnreadableError("The API server has no connection with the registry's name.") from None
+            raise UnreadableError("The API server has no connection with the registry's name.") from None
         if conn_type != MlflowHook.conn_type:  # its password must not be sent to another kind of server
-            raise _UnreadableError(f"The type of its connection is not {MlflowHook.conn_type!r}.")
-        return MlflowHook(conn_id).get_conn(patience_s=_PATIENCE_S)
+            raise UnreadableError(f"The type of its connection is not {MlflowHook.conn_type!r}.")
+        return MlflowHook(conn_id).get_conn(patience_s=_PATIENCE_S, open_path=_refuse)
     path = location.removeprefix("file://")
     if not os.path.isabs(path) or "::" in path or "://" in path:
-        raise _UnreadableError("The API server does not open object stores: it has no access to them.")
+        raise UnreadableError("The API server does not open object stores: it has no access to them.")
     return FileRegistry(UPath(path))
 
 
-def _read(registry: Registry, location: str, model: str) -> ChampionReading:
+def _refuse(uri: str) -> Any:
+    raise ValueError("the API server does not open it")
+
+
+def check_has(registry: Registry, model: str) -> None:
+    """Raise an error for a bad name, and for a folder of another machine."""
     check_name(model)
     if isinstance(registry, FileRegistry) and not Path(registry.root.path, model).is_dir():
-        raise _UnreadableError("The API server's machine has no folder of this registry with the model.")
+        raise UnreadableError("The API server's machine has no folder of this registry with the model.")
+
+
+def _read_model(registry: Registry, location: str, model: str) -> ModelReading:
+    known = _read_champion(registry, location, model).model_dump()
+    versions = registry.summaries(model, _MOST_VERSIONS + 1)
+    promotions = registry.history(model, newest=_MOST_PROMOTIONS)
+    url = None
+    if location.startswith(MLFLOW) and (ui := MlflowHook(location.removeprefix(MLFLOW)).get_ui_url()) is not None:
+        url = f"{ui}/#/models/{model}"
+    older = len(versions) > _MOST_VERSIONS
+    return ModelReading(**known, versions=versions[:_MOST_VERSIONS], promotions=promotions, older=older, url=url)
+
+
+def _read_champion(registry: Registry, location: str, model: str) -> ChampionReading:
     last, number = registry.last_promotion(model), registry.champion_number(model)
     if last and last.version != number:  # promoted since the first of the two calls, or another alias in MLflow
         last = registry.last_promotion(model)
@@ -126,26 +173,40 @@ def _read(registry: Registry, location: str, model: str) -> ChampionReading:
     return reading.model_copy(update={"promoted_at": at, "reason": last.reason[:_LONGEST_REASON], "held": last.hold})
 
 
-class RegistryReader:
+class RegistryReader(Generic[Reading]):
     """Reads registries in threads, at most one for each registry, and keeps the readings for some seconds.
 
     Parameters
     ----------
     read:
-        Reads the champions of some models from the registry at a location.
+        Reads some models from the registry at a location.
+    kind:
+        The type of the readings.
     wait_s:
         Seconds that :meth:`readings` waits for the registries. A later call returns what was read after them.
     fresh_s:
         Seconds after which a reading is repeated. A reading of up to five minutes is returned in the meantime.
     """
 
-    def __init__(self, read: Read = read_champions, *, wait_s: float = 2.0, fresh_s: float = _FRESH_S) -> None:
-        self._read, self._wait_s, self._fresh_s = read, wait_s, fresh_s
-        self._known: dict[Place, tuple[float, ChampionReading]] = {}
+    def __init__(
+        self,
+        read: Callable[[str, Collection[str]], Iterable[Reading]],
+        kind: type[Reading],
+        *,
+        wait_s: float = 2.0,
+        fresh_s: float = _FRESH_S,
+    ) -> None:
+        self._read, self._kind, self._wait_s, self._fresh_s = read, kind, wait_s, fresh_s
+        self._known: dict[Place, tuple[float, Reading]] = {}
         self._busy: set[str] = set()
         self._changed = threading.Condition()
 
-    def readings(self, places: Iterable[Place]) -> list[ChampionReading]:
+    def forget(self, place: Place) -> None:
+        """Read this place again at the next call, because it has changed."""
+        with self._changed:
+            self._known.pop(place, None)
+
+    def readings(self, places: Iterable[Place]) -> list[Reading]:
         """Return a reading for each place, in ``wait_s`` seconds at most."""
         places, now = list(places), time.monotonic()
         with self._changed:
@@ -161,7 +222,9 @@ class RegistryReader:
                     threading.Thread(target=self._run, args=(location, models), daemon=True).start()
             self._changed.wait_for(lambda: not stale.keys() & self._busy, self._wait_s)
             return [
-                self._known[place][1] if place in self._known else _failed(place, "The registry has not answered yet.")
+                self._known[place][1]
+                if place in self._known
+                else _failed(self._kind, place, "The registry has not answered yet.")
                 for place in places
             ]
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from paceline.contract import EVALUATION_XCOM, PROMOTION_XCOM, EvaluationResult, PromotionResult
 
-from ._registries import MLFLOW, ChampionReading, Place, RegistryReader
+from ._registries import MLFLOW, ChampionReading, Place, Reading, RegistryReader, read_champions
 from .access import ReadableDags, can_read_results
 from .airflow_internals import SessionDep, conf
 from .overview import select_results
@@ -16,7 +16,7 @@ from .overview import select_results
 router = APIRouter(tags=["Overview"])
 _LIMIT = 100  # as many results as the page shows
 _CLOCKS_DIFFER_BY = timedelta(minutes=5)
-_reader = RegistryReader()
+_reader = RegistryReader(read_champions, ChampionReading)
 
 
 @router.get("/champions", dependencies=[can_read_results])
@@ -34,14 +34,19 @@ def champions(session: SessionDep, readable: ReadableDags) -> list[ChampionReadi
             decided.setdefault((promotion.registry, promotion.model), (row.timestamp, promotion.champion_version))
     session.commit()  # gives the database's connection to other requests while this one waits
     found = _reader.readings(places)
-    return [_check_same(one, *decided.get((one.registry, one.model), (None, None))) for one in found]
+    return [check_same(one, *decided.get((one.registry, one.model), (None, None))) for one in found]
 
 
-def _check_same(reading: ChampionReading, at: datetime | None, champion: int | None) -> ChampionReading:
+def forget_champion(place: Place) -> None:
+    """Read the champion of a model again at the next request, because it has changed."""
+    _reader.forget(place)
+
+
+def check_same(reading: Reading, at: datetime | None, champion: int | None) -> Reading:
     """Return the reading, or a problem if the folder at this path lacks what a DAG has promoted in its own folder."""
     if reading.problem or reading.registry.startswith(MLFLOW) or at is None or reading.champion == champion:
         return reading
     if reading.promoted_at is not None and reading.promoted_at > at - _CLOCKS_DIFFER_BY:
         return reading
     problem = "The folder on the API server's machine is not that of the tasks: it lacks their last promotion."
-    return ChampionReading(registry=reading.registry, model=reading.model, read_at=reading.read_at, problem=problem)
+    return type(reading)(registry=reading.registry, model=reading.model, read_at=reading.read_at, problem=problem)

@@ -93,11 +93,12 @@ def select_results(readable: Collection[str], mark: str, limit: int) -> Select[U
 
 
 def select_marked(
-    readable: Collection[str], mark: str
+    readable: Collection[str] | None, mark: str
 ) -> tuple[Select[Unpack[tuple[Any, ...]]], type[XComModel], type[XComModel]]:
     """Return the query for all results that the XCom ``mark`` marks, with its two tables: the marks and the results.
 
-    The index on the key finds the marks, and the primary key finds the result of each mark.
+    ``readable`` are the DAGs whose results it returns; ``None`` for all, which a response must not contain. The index
+    on the key finds the marks, and the primary key finds the result of each mark.
     """
     marked, result = aliased(XComModel), aliased(XComModel)
     same_task = and_(
@@ -120,6 +121,8 @@ def select_marked(
             result.value,
         )
         .join(result, same_task)
-        .where(marked.key == mark, marked.dag_id.in_(readable), is_object)
+        .where(marked.key == mark, is_object)
     )
+    if readable is not None:
+        query = query.where(marked.dag_id.in_(readable))
     return query, marked, result

@@ -84,7 +84,6 @@ def check_day(day: int) -> DriftReport:
 def runs(airflow: AirflowProcess) -> list[RecordedRun]:
     """Return a run for each day, with a drift check; two of them trained."""
     (airflow.dags_folder / "retrain_churn.py").write_text(DAG)
-    training = record(Plant(400, 12.0), deadline_s=5400.0)
     recorded = []
     for day in range(DAYS):
         at = NOW - timedelta(days=DAYS - day)
@@ -108,7 +107,8 @@ def runs(airflow: AirflowProcess) -> list[RecordedRun]:
                 "previous_version": None,
             }
             results["promote"] = (PROMOTION_XCOM, {**value, **decision})
-            run.put_training(training, at=at + timedelta(minutes=80))
+            deadline_s = 5400.0 if outcome == "promoted" else 3600.0
+            run.put_training(record(Plant(400, 12.0), deadline_s, seed=day), at=at + timedelta(minutes=80))
         for task_id, (mark, value) in results.items():
             run.put_task(task_id, "success", began=at, ended=at + timedelta(minutes=2))
             run.put_xcom(task_id, True, key=mark)
@@ -135,7 +135,7 @@ def date_run(airflow: AirflowProcess, run: RecordedRun, times: dict[str, datetim
 def test_history_shows_drift_alarms_trainings_and_versions(
     runs: list[RecordedRun], open_page: OpenPage, violations: Violations, pictures: Path, theme: str
 ) -> None:
-    page = open_page("/plugin/retraining/drift?model=churn&registry=models", dark=theme == "dark")
+    page = open_page("/plugin/retraining/drift?model=churn&registry=models", height=1250, dark=theme == "dark")
     history = page.get_by_role("region", name="Drift history of churn (models)")
     picture = history.get_by_role("group", name=re.compile("^Drift of churn"))
     picture.wait_for()
@@ -149,10 +149,33 @@ def test_history_shows_drift_alarms_trainings_and_versions(
     assert violations(page) == []
 
     history.get_by_text("As a table").click()
-    table = history.get_by_role("table")
+    table = history.get_by_role("table", name="Checks, trainings and versions")
     assert table.get_by_role("row").count() == 1 + DAYS + 4
     table.get_by_role("row", name=re.compile("bad data")).wait_for()
     assert violations(page) == []
+
+
+def test_trend_and_last_statistics_have_thresholds(
+    runs: list[RecordedRun], open_page: OpenPage, violations: Violations, pictures: Path
+) -> None:
+    for theme in ("light", "dark"):
+        for width in (600, 1400):
+            page = open_page(
+                "/plugin/retraining/drift?model=churn&registry=models", width=width, height=1800, dark=theme == "dark"
+            )
+            page.get_by_label("Trend of", exact=True).select_option("calls")
+            chart = page.get_by_label(
+                re.compile(r"Trend of calls: calls: effect [\d.]+ \(threshold 0.1\), (no )?drift")
+            )
+            chart.locator("canvas").wait_for()
+            page.get_by_label("Check of calls").press("Home")
+            page.get_by_text(re.compile(r": calls: effect .* \(threshold 0.1\), no drift")).wait_for()
+            table = page.get_by_role("table", name="Statistics of the last check")
+            row = table.get_by_role("row").filter(has_text="minutes")
+            row.get_by_text(re.compile(r"effect 0\.\d+ \(threshold 0.1\)")).wait_for()
+            assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth")
+            assert violations(page) == []
+            page.screenshot(path=pictures / f"drift-trend-{theme}-{width}.png", full_page=True)
 
 
 def test_click_on_a_check_opens_its_drift_report(runs: list[RecordedRun], open_page: OpenPage) -> None:
@@ -169,3 +192,29 @@ def test_history_of_an_unknown_model_says_that_no_check_is_stored(
     page = open_page("/plugin/retraining/drift?model=price")
     page.get_by_text("No check of price is stored.").wait_for()
     assert violations(page) == []
+
+
+def test_runs_of_two_versions_are_compared(
+    runs: list[RecordedRun], open_page: OpenPage, violations: Violations, pictures: Path
+) -> None:
+    for theme in ("light", "dark"):
+        for width in (600, 1400):
+            page = open_page(
+                "/plugin/retraining/compare?model=churn&registry=models&version=2",
+                width=width,
+                height=1800,
+                dark=theme == "dark",
+            )
+            page.get_by_role("checkbox", name="version 3").press("Space")
+            table = page.get_by_role("table", name="Runs side by side")
+            table.get_by_role("link", name="version 3").wait_for()
+            rows = [row.get_by_role("cell").all_inner_texts() for row in table.get_by_role("row").all()]
+            assert rows[-1] == ["not better", "better"]
+            page.get_by_label("Progress of version 3, version 2").locator("canvas").wait_for()
+            page.get_by_label("Time since the start").press("Home")
+            page.get_by_text("0:00: version 3 0.0 %, version 2 0.0 %").wait_for()
+            assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth")
+            assert violations(page) == []
+            page.screenshot(path=pictures / f"compare-{theme}-{width}.png", full_page=True)
+    page.get_by_role("link", name="All versions of churn").click()
+    page.get_by_text("does not open object stores").first.wait_for()

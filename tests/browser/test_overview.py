@@ -71,7 +71,7 @@ def run_ids(airflow: AirflowProcess, registry: FileRegistry) -> list[str]:
         ended = run.began + timedelta(seconds=9)
         current = make_flight_data(mean, carriers, seed=12)
         report = compare(reference, current, reference_name="last-year.csv", current_name="today.csv")
-        evaluation = evaluate_challenger(registry, folder / "model", auc, champion_auc)
+        evaluation = evaluate_challenger(registry, folder / "model", auc, champion_auc, run)
         promote = PromoteOperator(task_id="promote", registry=str(registry.root), evaluation=evaluation)
         ti = Mock(xcom_push=partial(run.put_xcom, "promote"))
         promotion = promote.execute({"ti": ti})  # type: ignore[typeddict-item]
@@ -92,7 +92,9 @@ def run_ids(airflow: AirflowProcess, registry: FileRegistry) -> list[str]:
     return runs
 
 
-def evaluate_challenger(registry: FileRegistry, model: Path, auc: float, champion_auc: float) -> dict[str, Any]:
+def evaluate_challenger(
+    registry: FileRegistry, model: Path, auc: float, champion_auc: float, run: RecordedRun
+) -> dict[str, Any]:
     """Register a challenger, and return the result of its evaluation with these scores on the same data."""
     evaluate = EvaluateOperator(
         task_id="evaluate", model="flights", registry=str(registry.root), challenger=str(model),
@@ -100,7 +102,11 @@ def evaluate_challenger(registry: FileRegistry, model: Path, auc: float, champio
     )  # fmt: skip
     champion = registry.champion("flights")
     verdict = evaluate._compare({"auc": auc}, {"auc": champion_auc} if champion else None, champion)
-    version = registry.register(model, name="flights", metrics={"auc": auc})
+    lineage = {"dag_id": run.dag_id, "run_id": run.run_id, "data_until": run.began.isoformat(), "report": "today.html"}
+    window = {"source": "SELECT * FROM flights WHERE day < :day", "parameters": {"day": "2030-01-31"}}
+    version = registry.register(
+        model, name="flights", metrics={"auc": auc, "log_loss": 0.5}, lineage=lineage, data_window=window
+    )
     improvements = Improvements(
         rows=2000,
         resamples=1000,
@@ -126,6 +132,8 @@ def test_run_page_shows_the_drift_report(
     label = report.get_by_label("Distribution of temperature").get_attribute("aria-label")
     assert label is not None
     assert re.search("most different at .* reference .* %, current .* %", label)
+    report.get_by_text("A", exact=True).wait_for()  # a carrier, below its bar
+    assert report.get_by_text(re.compile(r"effect .* \(threshold 0.1\)")).count() == 3
     report.screenshot(path=pictures / f"drift-{theme}.png")
     assert violations(page) == []
 
@@ -181,3 +189,53 @@ def test_promotion_by_hand_is_the_champion_on_the_page(
             assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth")
             assert violations(page) == []
             page.get_by_role("tabpanel", name="Models").screenshot(path=pictures / f"models-{theme}-{width}.png")
+
+
+def test_rollback_on_the_page_of_a_model_needs_the_right_and_a_reason(
+    airflow: AirflowProcess,
+    registry: FileRegistry,
+    run_ids: list[str],
+    open_page: OpenPage,
+    violations: Violations,
+    pictures: Path,
+) -> None:
+    registry.promote("flights", 2, "better in winter")
+    page = open_page("/plugin/retraining/models", user="viewer")
+    model = page.get_by_role("region", name="Model flights")
+    model.get_by_role("link", name="All versions, rollback").click()
+    page.get_by_text("To change the champion, you need permission").wait_for()
+    assert page.get_by_role("button", name="Roll back").count() == 0
+    path = page.url.removeprefix(airflow.url)
+
+    for theme in ("light", "dark"):
+        for width in (600, 1400):
+            tomorrow = datetime.now(timezone.utc) + timedelta(days=1)  # the page then shows days, too
+            page = open_page(path, user="anna", width=width, dark=theme == "dark", at=tomorrow)
+            table = page.get_by_role("table", name="Versions of flights")
+            table.get_by_text("champion", exact=True).wait_for()
+            assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth")
+            assert violations(page) == []
+            page.screenshot(path=pictures / f"model-{theme}-{width}.png", full_page=True)
+            page.get_by_role("button", name="Roll back").click()
+            dialog = page.get_by_role("alertdialog", name="Make version 1 of flights the champion?")
+            dialog.get_by_text("use version 1 instead of version 2").wait_for()
+            page.wait_for_function("document.getAnimations().every(one => one.playState != 'running')")
+            assert violations(page) == []
+            page.screenshot(path=pictures / f"rollback-{theme}-{width}.png")
+    confirm = dialog.get_by_role("button", name="Make version 1 the champion")
+    assert confirm.is_disabled(), "a change needs a reason"
+    dialog.get_by_label("Reason").fill("wrong on Sundays")
+    confirm.click()
+    page.get_by_text("Version 1 is the champion now, instead of version 2. Tasks do not replace it").wait_for()
+    champion = registry.last_promotion("flights")
+    assert champion is not None
+    assert (champion.version, champion.reason, champion.hold) == (1, "wrong on Sundays (anna)", True)
+    page.get_by_role("table", name="Changes of the champion").get_by_text("wrong on Sundays (anna)").wait_for()
+    (entry,) = airflow.api("GET", "/eventLogs", event="paceline.champion")["event_logs"]
+    assert (entry["owner"], "wrong on Sundays" in entry["extra"]) == ("anna", True)
+
+    page.get_by_role("button", name="Release").click()
+    page.get_by_label("Reason").fill("Sundays are fixed")
+    page.get_by_role("button", name="Release", exact=True).click()
+    page.get_by_text("Tasks may replace it").wait_for()
+    assert not registry.history("flights")[-1].hold

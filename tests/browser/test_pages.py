@@ -114,13 +114,13 @@ def test_run_page_shows_progress_and_previews_a_new_deadline(
     page.screenshot(path=pictures / f"pace-{theme}.png")
 
 
-@pytest.mark.parametrize("variant", ["light", "dark", "narrow"])
+@pytest.mark.parametrize("variant", ["light", "dark", "light-600", "dark-600", "narrow"])
 def test_pages_are_accessible_and_fit_in_light_dark_and_narrow_windows(
     running_run: RecordedRun, open_page: OpenPage, violations: Violations, pictures: Path, variant: str
 ) -> None:
-    width, height = (360, 780) if variant == "narrow" else (1280, 1000)
+    width, height = {"light-600": (600, 1000), "dark-600": (600, 1000), "narrow": (360, 780)}.get(variant, (1280, 1000))
     page = open_page(
-        full_page_path(running_run), width=width, height=height, dark=variant == "dark", at=running_run.updated
+        full_page_path(running_run), width=width, height=height, dark="dark" in variant, at=running_run.updated
     )
     page.get_by_label(re.compile("Progress of train")).locator("canvas").wait_for()
     check_layout(page, violations, pictures / f"run-{variant}.png")
@@ -136,6 +136,9 @@ def test_pages_are_accessible_and_fit_in_light_dark_and_narrow_windows(
     assert re.search("on time|behind", texts[good])
     page.get_by_role("table", name="Recently ended training jobs").get_by_text("retrain_churn · train").first.wait_for()
     check_layout(page, violations, pictures / f"retraining-{variant}.png")
+    if variant != "narrow":
+        for table in page.get_by_role("table").all():
+            assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth")
 
 
 def check_layout(page: Page, violations: Violations, picture: Path) -> None:
@@ -164,6 +167,45 @@ def test_recent_jobs_are_searched_filtered_and_sorted(running_run: RecordedRun, 
     assert names.all_inner_texts() == sorted(names.all_inner_texts())
     page.get_by_label("Search for jobs").fill("no such job")
     page.get_by_text("No job matches.").wait_for()
+
+
+def test_charts_are_zoomed_smoothed_and_saved(running_run: RecordedRun, open_page: OpenPage) -> None:
+    page = open_page(full_page_path(running_run), at=running_run.updated)
+    chart = page.get_by_label(re.compile("Progress of train")).locator(".u-over")
+    whole = page.get_by_role("button", name="Whole run")
+    chart.wait_for()
+    assert whole.is_disabled()
+    page.get_by_role("button", name="Zoom in").click()
+    whole.click()
+    box = chart.bounding_box()
+    assert box is not None
+    for step, press in ((0.2, page.mouse.down), (0.5, None), (0.6, page.mouse.up)):
+        page.mouse.move(box["x"] + step * box["width"], box["y"] + 50)
+        if press is not None:
+            press()
+    page.get_by_role("button", name="Zoom out").click()
+    whole.click()
+    page.get_by_label("Smoothing").select_option("strong")
+    page.get_by_text("Loss, strong smoothing").wait_for()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download CSV").click()
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert lines[0].startswith("time,t_s,progress_pct,setpoint_pct,devices")
+    assert len(lines) == 1 + len(recorded_job()["history"]["samples"])
+
+
+def test_figures_charts_and_events_have_times_of_one_kind(running_run: RecordedRun, open_page: OpenPage) -> None:
+    page = open_page(full_page_path(running_run), at=running_run.updated)
+    card = page.get_by_role("region", name="Training job train")
+    card.get_by_text("24 min", exact=True).wait_for()
+    card.get_by_text("Deadline changed by anna from 30:00 to 24:00").wait_for()
+    page.get_by_role("button", name="of day").click()
+    due = (running_run.updated + timedelta(seconds=1440 - 880)).strftime("%H:%M:%S")
+    card.get_by_label(re.compile(rf"Progress of train: .*; deadline at .*{due}")).wait_for()
+    card.get_by_text(re.compile(rf"Deadline changed by anna from .* to .*{due}")).wait_for()
+    page.reload()  # the browser has the choice
+    card.get_by_label(re.compile(rf"Progress of train: .*; deadline at .*{due}")).wait_for()
+    page.get_by_role("button", name="from the start").click()
 
 
 def test_ten_hour_history_is_complete(airflow: AirflowProcess, running_run: RecordedRun, open_page: OpenPage) -> None:
@@ -202,6 +244,7 @@ def test_api_requires_a_login(airflow: AirflowProcess) -> None:
     for path in (
         "jobs",
         "overview",
+        "model?model=churn&registry=models",
         "drift/subjects",
         "drift/history?model=churn",
         "dags/delays/dagRuns/some/jobs",

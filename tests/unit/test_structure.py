@@ -84,7 +84,7 @@ EXPORTS = {
     ),
     "paceline.registry": (
         "ChampionChangedError ChampionHeldError FileRecord FileRegistry MlflowRegistry ModelChangedError ModelVersion "
-        "Promotion ReferenceFile Registry VersionNeededError"
+        "Promotion ReferenceFile Registry VersionNeededError VersionSummary"
     ),
     "paceline.run": (
         "ControlElsewhereError Exchange Handover History JsonText LiveState LiveValues MemoryState PaceLoop "

@@ -89,9 +89,9 @@ def get_provider_info() -> dict[str, Any]:
                         "default": "",
                     },
                     "read_registries": {
-                        "description": "Whether the API server reads the champions for the page of models from the "
-                        "registries that tasks name: local folders, and MLflow servers through connections of the type "
-                        "``mlflow``. Set it on the API server.",
+                        "description": "Whether the API server reads the registries that tasks name, for the pages of "
+                        "models, and lets users change a champion there: local folders, and MLflow servers through "
+                        "connections of the type ``mlflow``. Set it on the API server.",
                         "version_added": "0.1.0",
                         "type": "boolean",
                         "example": None,

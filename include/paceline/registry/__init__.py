@@ -13,7 +13,7 @@ from paceline.registry.base import (
     Registry,
     VersionNeededError,
 )
-from paceline.registry.manifest import FileRecord, ModelVersion, Promotion, ReferenceFile
+from paceline.registry.manifest import FileRecord, ModelVersion, Promotion, ReferenceFile, VersionSummary
 
 __all__ = [
     "ChampionChangedError",
@@ -27,4 +27,5 @@ __all__ = [
     "ReferenceFile",
     "Registry",
     "VersionNeededError",
+    "VersionSummary",
 ]

@@ -42,6 +42,7 @@ from paceline.registry.manifest import (
     ModelVersion,
     Promotion,
     ReferenceFile,
+    VersionSummary,
     check_contents,
     check_digests,
     check_name,
@@ -52,7 +53,7 @@ from paceline.registry.manifest import (
 
 _MANIFEST = "manifest.json"
 _DELETING = "deleting"
-_MAX_SHOWN_BYTES = 10**6  # of a promotion that a server reads for its pages
+_MAX_SHOWN_BYTES = 10**6  # of a record that a server reads for its pages
 
 
 class FileRegistry:
@@ -200,10 +201,26 @@ class FileRegistry:
                     found.append(name)
         return sorted(found)
 
-    def history(self, name: str) -> list[Promotion]:
-        """Return all promotions, oldest first."""
+    def summaries(self, name: str, newest: int) -> list[VersionSummary]:
+        """Return the ``newest`` versions without their files, as :meth:`Registry.summaries` describes."""
+        found = []
+        for number in reversed(self.numbers(name)[-newest:]):
+            summary = VersionSummary(version=number)
+            with suppress(InvalidInputError):
+                if (version := self._load(name, number, _MAX_SHOWN_BYTES)) is not None:
+                    contents: Any = {field: getattr(version, field) for field in ("metrics", "data_window", "lineage")}
+                    summary = VersionSummary(
+                        version=number, created_at=version.created_at, signed=version.signature is not None, **contents
+                    )
+            found.append(summary)
+        return found
+
+    def history(self, name: str, *, newest: int | None = None) -> list[Promotion]:
+        """Return all promotions, oldest first, or only the ``newest``."""
         numbers = storage.numbered(self.root, f"{check_name(name)}/promotions", ".json")
-        return changes(self._promotion(name, number) for number in numbers)
+        if newest is None:
+            return changes(self._promotion(name, number) for number in numbers)
+        return changes(self._promotion(name, number, _MAX_SHOWN_BYTES) for number in numbers[-newest:])
 
     def champion(self, name: str) -> ModelVersion | None:
         """Return the current champion, or ``None`` before the first promotion."""
@@ -369,9 +386,9 @@ class FileRegistry:
                 return number, version
         raise AssertionError
 
-    def _load(self, name: str, number: int) -> ModelVersion | None:
+    def _load(self, name: str, number: int, max_bytes: int = storage.MAX_RECORD_BYTES) -> ModelVersion | None:
         path = f"{_home(name, number)}/{_MANIFEST}"
-        data = storage.read(self.root, path)
+        data = storage.read(self.root, path, max_bytes)
         if data is None:
             return None
         place = str(self.root / path)

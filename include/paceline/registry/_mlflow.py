@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
@@ -46,6 +47,7 @@ from paceline.registry.base import (
 from paceline.registry.manifest import (
     ModelVersion,
     Promotion,
+    VersionSummary,
     check_contents,
     check_name,
     decode,
@@ -192,9 +194,25 @@ http://localhost:5000
         names = (model["name"] for model in self._server.registered_models())
         return sorted(name for name in names if is_name(name) and not name.endswith(HISTORY_SUFFIX))
 
-    def history(self, name: str) -> list[Promotion]:
-        """Return all promotions, oldest first. There is none for a champion that a user has chosen in MLflow."""
-        return changes(entry.promotion for entry in self._log(name).entries())
+    def summaries(self, name: str, newest: int) -> list[VersionSummary]:
+        """Return the ``newest`` versions without their files, as :meth:`Registry.summaries` describes."""
+        found = self._server.search_versions(f"name = '{check_name(name)}'", newest=newest)
+        return [
+            VersionSummary(
+                version=int(one["version"]),
+                created_at=datetime.fromtimestamp(int(one["creation_timestamp"]) / 1000, timezone.utc),
+                signed=_SIGNATURE in tags_of(one),
+            )
+            for one in reversed(list(_first_of_each_key(found)))
+        ]
+
+    def history(self, name: str, *, newest: int | None = None) -> list[Promotion]:
+        """Return all promotions, oldest first, or only the ``newest``, at most 20.
+
+        There is none for a champion that a user has chosen in MLflow.
+        """
+        log = self._log(name)
+        return changes(entry.promotion for entry in (log.entries() if newest is None else log.recent()[-newest:]))
 
     def champion(self, name: str) -> ModelVersion | None:
         """Return the version with the alias ``champion``, or ``None`` before the first promotion.
@@ -381,11 +399,7 @@ http://localhost:5000
 
     def _first_of_each_key(self, name: str) -> Iterable[dict[str, Any]]:
         """Return the server's descriptions of all versions, without the duplicates of concurrent writers."""
-        first: dict[str, dict[str, Any]] = {}
-        for version in self._server.search_versions(f"name = '{check_name(name)}'"):
-            if _DELETING not in tags_of(version):
-                first.setdefault(tags_of(version).get(_KEY, version["version"]), version)
-        return first.values()
+        return _first_of_each_key(self._server.search_versions(f"name = '{check_name(name)}'"))
 
     def _get(self, name: str, version: int) -> ModelVersion | None:
         """Return a version, or ``None`` if it does not exist."""
@@ -473,3 +487,12 @@ http://localhost:5000
 
     def _log(self, name: str) -> PromotionLog:
         return PromotionLog(self._server, check_name(name), self._writer_timeout_s)
+
+
+def _first_of_each_key(versions: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """Return the versions that are not being deleted, without the duplicates of concurrent writers."""
+    first: dict[str, dict[str, Any]] = {}
+    for version in versions:
+        if _DELETING not in tags_of(version):
+            first.setdefault(tags_of(version).get(_KEY, version["version"]), version)
+    return first.values()

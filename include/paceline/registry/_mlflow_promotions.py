@@ -62,7 +62,7 @@ class PromotionLog:
 
     def latest(self) -> LoggedPromotion | None:
         """Return the newest valid promotion, or ``None``."""
-        recent = self._recent()
+        recent = self.recent()
         return recent[-1] if recent else None
 
     def aliases(self) -> dict[str, int]:
@@ -131,7 +131,7 @@ class PromotionLog:
         created = self._server.create("/model-versions/create", body, find=lambda: self._find(attempt))
         number = int(created["model_version"]["version"])
         # The promotion may already be followed by others, because another writer has published it.
-        valid = self._recent()
+        valid = self.recent()
         if not valid or valid[0].number > number:
             valid = self.entries()
         if found := [entry for entry in valid if entry.number == number]:
@@ -185,8 +185,8 @@ class PromotionLog:
         found = self._server.search_versions(f"name = '{self._log}'", f"tags.`{_ATTEMPT}` = '{attempt}'")
         return {"model_version": found[0]} if found else None
 
-    def _recent(self) -> list[LoggedPromotion]:
-        """Return the valid promotions among the newest versions, or all if none of these versions is published."""
+    def recent(self) -> list[LoggedPromotion]:
+        """Return the valid promotions among the newest 20 versions, or all if none of these versions is published."""
         versions = self._server.search_versions(f"name = '{self._log}'", newest=_RECENT)
         if len(versions) == _RECENT:  # there may be older versions, so start with a promotion that is known to be valid
             published = (index for index, version in enumerate(versions) if _PUBLISHED in tags_of(version))

@@ -25,6 +25,7 @@ from paceline.registry.manifest import (
     ModelVersion,
     Promotion,
     ReferenceFile,
+    VersionSummary,
     digest_of_files,
     find_collision,
     is_safe_path,
@@ -112,8 +113,14 @@ class Registry(Protocol):
     def numbers(self, name: str) -> list[int]:
         """Return the numbers of all complete versions, oldest first, also those of damaged and unsigned versions."""
 
-    def history(self, name: str) -> list[Promotion]:
-        """Return all promotions, oldest first."""
+    def summaries(self, name: str, newest: int) -> list[VersionSummary]:
+        """Return the ``newest`` complete versions without their files, newest first, also damaged and unsigned ones.
+
+        No artifacts are read, and no record of more than 1 MB, so that a server may call it for its pages.
+        """
+
+    def history(self, name: str, *, newest: int | None = None) -> list[Promotion]:
+        """Return all promotions, oldest first; or only the ``newest``, of which none has a record of more than 1 MB."""
 
     def champion(self, name: str) -> ModelVersion | None:
         """Return the current champion, or ``None`` before the first promotion."""

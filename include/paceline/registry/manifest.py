@@ -188,6 +188,22 @@ class Promotion(_Record):
     hold: bool = False
 
 
+class VersionSummary(_Record):
+    """What a registry tells a page about a version, without its files.
+
+    Without ``created_at``, the version's manifest is damaged or larger than 1 MB. From MLflow, the metrics, the window
+    and the lineage are empty: only the manifest among the artifacts has them. ``signed`` is whether the version has a
+    signature; it is not checked.
+    """
+
+    version: int = Field(ge=1)
+    created_at: datetime | None = None
+    metrics: Mapping[str, Finite] = Field(default_factory=dict)
+    data_window: Mapping[str, JsonValue] = Field(default_factory=dict)
+    lineage: Mapping[str, JsonValue] = Field(default_factory=dict)
+    signed: bool = False
+
+
 class KeyRecord(_Record):
     """The version number that belongs to a registration key."""
 

@@ -86,15 +86,15 @@ def put_new(root: UPath, path: str, data: bytes) -> bool:
     return True
 
 
-def read(root: UPath, path: str) -> bytes | None:
+def read(root: UPath, path: str, max_bytes: int = MAX_RECORD_BYTES) -> bytes | None:
     """Return the bytes of the record ``path`` below ``root``, or ``None`` if it does not exist."""
     try:
         with open_file(root, path) as file:
-            data = bytes(file.read(MAX_RECORD_BYTES + 1))
+            data = bytes(file.read(max_bytes + 1))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if len(data) > MAX_RECORD_BYTES:
-        raise InvalidInputError(str(root / path), "a larger file", f"a record of at most {MAX_RECORD_BYTES} bytes")
+    if len(data) > max_bytes:
+        raise InvalidInputError(str(root / path), "a larger file", f"a record of at most {max_bytes} bytes")
     return data
 
 

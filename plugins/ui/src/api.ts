@@ -3,12 +3,14 @@ import type {
   AllJobs,
   ChampionReading,
   DriftHistory,
+  ModelView,
   Overview,
   PaceSample,
   PoolSummary,
   PoolView,
   RunEvent as StoredEvent,
   RunJobs,
+  ShownPromotion,
   StoredHistory,
   Subject,
   TrainingJob,
@@ -63,7 +65,7 @@ async function request<T>(path: string, options: RequestInit = {}, tries = 0): P
   } catch {
     const consequence =
       options.method === "PUT"
-        ? "The change may not have been made; set it again if the page does not show it."
+        ? "The change may not have been made; repeat it if the page does not show it."
         : "The page retries automatically.";
     throw new ApiError(0, `Airflow does not respond. ${consequence}`);
   }
@@ -96,6 +98,26 @@ export const getAllJobs = (recent = 50) => request<AllJobs>(`paceline/api/jobs?r
 export const getOverview = () => request<Overview>("paceline/api/overview");
 
 export const getChampions = () => request<ChampionReading[]>("paceline/api/champions");
+
+export const getModel = (registry: string, model: string) =>
+  request<ModelView>(`paceline/api/model?${new URLSearchParams({ registry, model }).toString()}`);
+
+/** A new champion, or the same with another `hold`. Airflow rejects it if the champion is not the `seen` one. */
+export interface ChampionChange {
+  registry: string;
+  model: string;
+  version: number;
+  seen: number | null;
+  reason: string;
+  hold: boolean;
+}
+
+export const putChampion = (change: ChampionChange) =>
+  request<ShownPromotion>("paceline/api/model/champion", {
+    method: "PUT",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(change),
+  });
 
 export const getPools = () => request<PoolSummary[]>("paceline/api/pools");
 

@@ -10,6 +10,8 @@ export interface PageData {
   all_jobs: AllJobs;
   overview: Overview;
   champions: ChampionReading[];
+  model: ModelView;
+  promotion: ShownPromotion;
   subjects: Watched[];
   drift_history: DriftHistory;
   pools: PoolSummary[];
@@ -474,6 +476,72 @@ export interface ChampionReading {
   problem: string | null;
 }
 /**
+ * One model: its newest versions, promotions, evaluations and decisions, newest first.
+ */
+export interface ModelView {
+  reading: ChampionReading;
+  versions: ShownVersion[];
+  /**
+   * Whether the registry has older versions.
+   */
+  older: boolean;
+  promotions: ShownPromotion[];
+  evaluations: TaskResultEvaluationResult[];
+  decisions: TaskResultPromotionResult[];
+  /**
+   * Why the caller cannot change the champion here; `null` if they can.
+   */
+  refusal: string | null;
+}
+/**
+ * A version in its registry. What only the manifest has is missing for versions in MLflow.
+ */
+export interface ShownVersion {
+  version: number;
+  /**
+   * `null` if the version's manifest is damaged, so that it cannot be promoted.
+   */
+  created_at: string | null;
+  signed: boolean;
+  /**
+   * The scores at registration.
+   */
+  metrics: {
+    [k: string]: number;
+  };
+  /**
+   * The DAG and the run that have registered it; `null` if unknown, or if the caller may not read the DAG.
+   */
+  dag_id: string | null;
+  run_id: string | null;
+  /**
+   * The time up to which the run covers the data.
+   */
+  data_until: string | null;
+  /**
+   * The training data, as JSON.
+   */
+  window: string | null;
+  /**
+   * What else the DAG's author has stored about the origin, as JSON.
+   */
+  lineage: string | null;
+  /**
+   * The page of the version on the MLflow server.
+   */
+  url: string | null;
+}
+/**
+ * A change of the champion. `hold`: no task replaces it until it is released.
+ */
+export interface ShownPromotion {
+  version: number;
+  previous: number | null;
+  promoted_at: string;
+  reason: string;
+  hold: boolean;
+}
+/**
  * A subject with drift checks, the number of its recent checks, and the time of the newest.
  */
 export interface Watched {
@@ -530,10 +598,14 @@ export interface HistoryRow {
 }
 /**
  * A feature in one check: the verdict, and the effect from 0 to 1; for an error, its values in both windows.
+ *
+ * `threshold` is the smallest effect that matters, if the report has it. A smaller one may be drift, too: by the PSI
+ * or by missing values.
  */
 export interface Cell {
   verdict: string;
   effect: number | null;
+  threshold: number | null;
   before: number | null;
   now: number | null;
 }

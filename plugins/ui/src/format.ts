@@ -133,11 +133,21 @@ export function unitOf({ quantum, shares_gpus }: { quantum: number; shares_gpus?
   return shares_gpus ? "GPU" : quantum >= 1 ? "device" : "core";
 }
 
+/** Return the unit as the beginning of a name: `Core`. */
+export function nameOfUnit(unit: Unit): string {
+  return unit.charAt(0).toUpperCase() + unit.slice(1);
+}
+
 /** Format an allocation: `1.5` -> `1.5 cores`. */
 export function formatDevices(amount: number, unit: Unit): string {
   const digits = amount >= 10 ? 1 : 2;
   const text = unit === "device" ? String(Math.round(amount)) : String(Number(amount.toFixed(digits)));
   return `${text} ${unit}${text === "1" ? "" : "s"}`;
+}
+
+/** Format a mean allocation, which may be a part of a device: `1.25 devices`. */
+export function formatMean(amount: number, unit: Unit): string {
+  return `${Number(amount.toFixed(2))} ${unit}s`;
 }
 
 /** Format a label of an axis with as many digits as distinguish it from its neighbours, `step` away. */

@@ -4,6 +4,8 @@ import { Route, Routes } from "react-router-dom";
 import css from "uplot/dist/uPlot.min.css?inline";
 
 import { ApiError } from "./api";
+import { ComparePage } from "./compare/ComparePage";
+import { ModelPage } from "./model/ModelPage";
 import { RunPage } from "./pace/RunPage";
 import { PoolPage } from "./pools/PoolPage";
 import { RetrainingPage } from "./retraining/RetrainingPage";
@@ -20,6 +22,9 @@ const queries = new QueryClient({
   },
 });
 
+// uPlot's own colour of a selection is not visible on a dark page.
+const SELECTION = ".u-select { background: color-mix(in srgb, currentColor 18%, transparent); }";
+
 /** The props that Airflow passes: the DAG run or task instance that the user has opened. */
 export interface PluginComponentProps {
   dagId?: string;
@@ -32,7 +37,7 @@ export interface PluginComponentProps {
 export default function PluginComponent({ dagId, runId, taskId, mapIndex }: PluginComponentProps) {
   return (
     <QueryClientProvider client={queries}>
-      <style>{css}</style>
+      <style>{css + SELECTION}</style>
       <Box p={{ base: 2, md: 4 }} maxW="80rem" mx="auto" w="100%" className="paceline">
         {dagId && runId ? (
           // Airflow keeps this element when the user opens another run or task, whose page must begin anew.
@@ -46,6 +51,8 @@ export default function PluginComponent({ dagId, runId, taskId, mapIndex }: Plug
         ) : (
           <Routes>
             <Route index element={<RetrainingPage />} />
+            <Route path="compare" element={<ComparePage />} />
+            <Route path="model" element={<ModelPage />} />
             <Route path="pools/:name" element={<PoolPage />} />
             <Route path=":tab" element={<RetrainingPage />} />
             <Route path=":tab/:name" element={<RetrainingPage />} />

@@ -138,3 +138,22 @@ def test_registry_is_a_folder_or_an_mlflow_connection(connect: Connect, tmp_path
     for location in ("mlflow://", "mlflow://mlflow_test/flights"):
         with pytest.raises(InvalidInputError, match=r"registry: got 'mlflow://.*', expected mlflow:// and the id"):
             open_registry(location)
+
+
+@pytest.mark.parametrize(
+    ("fields", "url"),
+    [
+        ({}, "http://mlflow:5000"),
+        (
+            {"extra": {"ui_url": "https://anna:secret@models.example.com/mlflow/?x=1#/a"}},
+            "https://models.example.com/mlflow",
+        ),
+        ({"extra": {"ui_url": "javascript:alert(1)"}}, None),
+    ],
+)
+def test_page_of_the_server_is_its_host_or_the_url_for_browsers_without_credentials(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], url: str | None
+) -> None:
+    connection = {"conn_type": "mlflow", "host": "http://mlflow:5000", "login": "anna", "password": "secret", **fields}
+    monkeypatch.setenv("AIRFLOW_CONN_MODELS", json.dumps(connection))
+    assert MlflowHook("models").get_ui_url() == url

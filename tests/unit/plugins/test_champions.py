@@ -44,7 +44,7 @@ def register_two(registry: Any, folder: Path, name: str = "flights") -> Any:
 @pytest.fixture
 def push_result(session: Session, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that stores an evaluation and, with a ``champion``, the promotion task's result."""
-    monkeypatch.setattr(route, "_reader", RegistryReader(wait_s=3600, fresh_s=0.0))
+    monkeypatch.setattr(route, "_reader", RegistryReader(read_champions, ChampionReading, wait_s=3600, fresh_s=0.0))
     runs: list[str] = []
 
     def push(location: object, champion: int | None = None, model: str = "flights") -> None:
@@ -181,7 +181,7 @@ def test_registry_that_does_not_answer_delays_neither_the_others_nor_the_page() 
         for model in models:
             yield ChampionReading(registry=location, model=model, read_at=NOW, champion=1)
 
-    reader = RegistryReader(read, wait_s=0.01, fresh_s=math.inf)
+    reader = RegistryReader(read, ChampionReading, wait_s=0.01, fresh_s=math.inf)
     places = [("away", "flights"), ("here", "flights"), ("here", "churn")]
     while [one.champion for one in reader.readings(places)[1:]] != [1, 1]:
         pass
@@ -190,7 +190,7 @@ def test_registry_that_does_not_answer_delays_neither_the_others_nor_the_page() 
     assert readings[0].problem == "The registry has not answered yet."
     assert calls == ["away", "here"], "one thread for a registry, and readings are kept"
     release.set()
-    reader = RegistryReader(read, wait_s=3600)
+    reader = RegistryReader(read, ChampionReading, wait_s=3600)
     assert [one.champion for one in reader.readings(places)] == [1, 1, 1]
 
 

@@ -26,7 +26,7 @@ from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.orm import Session
 
 from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM, PACE, PROMOTION_XCOM
-from paceline.drift import DriftReport, FeatureDrift, compare
+from paceline.drift import DriftReport, DriftSettings, FeatureDrift, FeatureSettings, compare
 from paceline.plugins.web._cells import MAX_FEATURES
 from paceline.plugins.web._checks import select_checks, select_events
 from paceline.plugins.web.history import DriftHistory, HistoryQuery, history, subjects
@@ -132,6 +132,7 @@ def test_checks_training_and_versions_of_a_model_are_on_one_time_axis(any_sessio
     assert (temp.name, [cell and cell.verdict for cell in temp.cells]) == ("temp", ["no drift", "drift", "no drift"])
     assert temp.cells[1] is not None
     assert (temp.cells[1].effect or 0) > 0.5
+    assert temp.cells[1].threshold == DriftSettings().effect_threshold
     assert [(one.started_at, one.state) for one in found.trainings] == [(days[1], "success")]
     assert [(one.version, one.outcome, one.reason) for one in found.versions] == [(2, "promoted", "better by 0.1")]
     (watched,) = subjects(session, {"retrain"})
@@ -217,6 +218,27 @@ def test_incomplete_checks_are_shown_as_far_as_they_are_known(
     assert [check.verdict for check in found.checks] == [verdict]
     cells = [row.cells[0] for row in found.rows if row.name == "temp"]
     assert [(one.verdict, one.effect) for one in cells if one] == ([cell] if cell else [])
+
+
+@pytest.mark.parametrize(
+    ("feature", "settings", "threshold"),
+    [
+        ({}, DriftSettings().to_dict(), 0.1),
+        ({}, DriftSettings(features={"temp": FeatureSettings(effect_threshold=0.3)}).to_dict(), 0.3),
+        ({}, DriftSettings(features={"temp": FeatureSettings(importance=2)}).to_dict(), 0.1),
+        ({"test": "domain classifier"}, DriftSettings(joint_threshold=0.6).to_dict(), 0.2),
+        ({}, {"effect_threshold": "large", "features": []}, None),
+    ],
+)
+def test_cells_have_the_threshold_of_their_feature(
+    session: Session, feature: dict[str, Any], settings: dict[str, Any], threshold: float | None
+) -> None:
+    tested = FeatureDrift("temp", "numeric", "drift", effect=0.4, **feature)
+    report = DriftReport("drift", "", 500, 500, features=(tested,), settings=settings)
+    store_check(session, NOW, report, model="churn")
+    (row,) = ask(session, model="churn").rows
+    assert row.cells[0] is not None
+    assert row.cells[0].threshold == pytest.approx(threshold)
 
 
 def test_errors_of_the_model_have_rows_of_their_own(session: Session) -> None:

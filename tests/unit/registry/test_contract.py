@@ -10,7 +10,7 @@ from tests.unit.registry.stores import Store
 from upath import UPath
 
 from paceline.errors import InvalidInputError
-from paceline.registry import ChampionHeldError, ModelChangedError, Registry, storage
+from paceline.registry import ChampionHeldError, MlflowRegistry, ModelChangedError, Registry, storage
 
 
 def test_version_stores_files_metrics_window_and_lineage(
@@ -33,6 +33,21 @@ def test_version_stores_files_metrics_window_and_lineage(
     assert (fetched / "weights.pt").read_bytes() == b"weights" * 1000
     assert (fetched / "vocabulary" / "größe 1.json").read_text() == '["AA", "UA"]'
     assert (fetched / "empty").read_bytes() == b""
+
+
+def test_summaries_are_of_the_newest_versions_and_name_the_signed_ones(
+    store: Store, name: str, model_dir: Path
+) -> None:
+    for key in (None, None, "k" * 32):
+        store.open(key).register(model_dir, name=name, metrics={"auc": 0.7}, lineage={"dag_id": "retrain"})
+    registry = store.open()
+    found = registry.summaries(name, 2)
+    assert [(one.version, one.signed) for one in found] == [(3, True), (2, False)]
+    version = registry.version(name, 3)
+    assert found[0].created_at == version.created_at
+    if not isinstance(registry, MlflowRegistry):  # which reads no artifacts for a summary
+        assert (found[0].metrics, found[0].lineage) == (version.metrics, version.lineage)
+    assert registry.summaries(f"{name}-other", 2) == []
 
 
 def test_executable_bit_is_kept_and_no_other(registry: Registry, name: str, model_dir: Path, tmp_path: Path) -> None:
@@ -127,6 +142,7 @@ def test_repeated_promotion_changes_the_champion_once_and_history_is_kept(
     history = reader.history(name)
     assert history[0] == first
     assert (reader.champion_number(name), reader.last_promotion(name)) == (1, history[-1])
+    assert reader.history(name, newest=2) == history[-2:]
     assert [(p.name, p.version, p.previous, p.reason) for p in history] == [
         (name, 1, None, "the first"),
         (name, 2, 1, "auc 0.70 -> 0.75"),

@@ -1,11 +1,13 @@
-import { Box, HStack, Text } from "@chakra-ui/react";
+import { Box, Grid, HStack, Text } from "@chakra-ui/react";
 
 import type { Histogram } from "../contract";
 import { formatTick } from "../format";
+import { visible } from "../look/colors";
 
 const WIDTH = 320;
 const HEIGHT = 96;
-const CURRENT = "var(--chakra-colors-blue-solid)";
+const FITTING_CHARACTERS = 42; // in the width of a card
+const CURRENT = visible("blue");
 const REFERENCE = "var(--chakra-colors-fg-muted)";
 
 /** Histograms of both windows as shares of rows: current as bars, reference as a stepped line. */
@@ -45,8 +47,9 @@ export function Distribution({ name, histogram }: { name: string; histogram: His
         ))}
         <path d={steps} fill="none" stroke={REFERENCE} strokeWidth={2} />
       </svg>
-      <HStack justify="space-between" fontSize="xs" color="fg.muted">
-        <Text truncate>{labels.length ? labels.slice(0, 3).join(", ") : round(edges[0])}</Text>
+      {labels.length ? <Labels labels={labels} /> : null}
+      <HStack justify={labels.length ? "center" : "space-between"} fontSize="xs" color="fg.muted">
+        {labels.length ? null : <Text truncate>{round(edges[0])}</Text>}
         <HStack gap={3} aria-hidden>
           <HStack gap={1}>
             <Box w={3} borderTopWidth="2px" style={{ borderColor: REFERENCE }} /> reference
@@ -55,9 +58,35 @@ export function Distribution({ name, histogram }: { name: string; histogram: His
             <Box w={3} h={2} style={{ background: CURRENT }} opacity={0.55} /> current
           </HStack>
         </HStack>
-        <Text truncate>{labels.length > 3 ? `and ${labels.length - 3} more` : round(edges.at(-1))}</Text>
+        {labels.length ? null : <Text truncate>{round(edges.at(-1))}</Text>}
       </HStack>
     </Box>
+  );
+}
+
+/** The name of each category below its bar; vertical if the names are too long to stand side by side. */
+function Labels({ labels }: { labels: string[] }) {
+  const longest = Math.max(...labels.map((label) => label.length));
+  const isVertical = longest * labels.length > FITTING_CHARACTERS;
+  return (
+    <Grid templateColumns={`repeat(${labels.length}, minmax(0, 1fr))`} aria-hidden>
+      {labels.map((label) => (
+        <Text
+          key={label}
+          title={label}
+          fontSize="xs"
+          color="fg.muted"
+          truncate
+          textAlign={isVertical ? "start" : "center"}
+          justifySelf="center"
+          maxW="100%"
+          maxH="6rem"
+          style={isVertical ? { writingMode: "vertical-rl" } : {}}
+        >
+          {label}
+        </Text>
+      ))}
+    </Grid>
   );
 }
 

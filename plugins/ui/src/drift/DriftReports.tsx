@@ -5,6 +5,8 @@ import { getXComs } from "../api";
 import type { ConceptDrift, DriftReport, FeatureDrift, QualityProblem } from "../contract";
 import { Notice } from "../look/Notice";
 import { Distribution } from "./Distribution";
+import { Statistics } from "./Statistics";
+import { statisticsOf } from "./statistics";
 import { Verdict } from "./Verdict";
 
 const REFRESH_MS = 10_000;
@@ -43,7 +45,8 @@ export function DriftReports({
   );
 }
 
-function isReport(value: unknown): value is DriftReport {
+/** Return whether a stored value is a drift report; users may store others. */
+export function isReport(value: unknown): value is DriftReport {
   return typeof value === "object" && value !== null && "verdict" in value && "features" in value;
 }
 
@@ -79,7 +82,7 @@ function ReportCard({ name, report }: { name: string; report: DriftReport }) {
         ))}
         <SimpleGrid minChildWidth="min(20rem, 100%)" gap={4}>
           {report.features?.map((feature) => (
-            <Feature key={feature.name} feature={feature} />
+            <Feature key={feature.name} feature={feature} settings={report.settings} />
           ))}
         </SimpleGrid>
       </Card.Body>
@@ -135,7 +138,7 @@ function Part({ title, verdict, reason }: { title: string; verdict: string; reas
   );
 }
 
-function Feature({ feature }: { feature: FeatureDrift }) {
+function Feature({ feature, settings }: { feature: FeatureDrift; settings: DriftReport["settings"] }) {
   return (
     <Box borderWidth="1px" borderRadius="md" p={3} minW={0}>
       <HStack justify="space-between" align="start">
@@ -147,6 +150,7 @@ function Feature({ feature }: { feature: FeatureDrift }) {
       <Text fontSize="sm" color="fg.muted">
         {feature.reason}
       </Text>
+      <Statistics statistics={statisticsOf(feature, settings)} />
       {feature.histogram ? <Distribution name={feature.name} histogram={feature.histogram} /> : null}
     </Box>
   );

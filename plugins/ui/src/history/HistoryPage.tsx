@@ -4,12 +4,15 @@ import { useState } from "react";
 import { useNavigate, useSearchParams } from "react-router-dom";
 
 import { getDriftHistory, getSubjects, subjectQuery } from "../api";
-import type { Subject } from "../contract";
+import type { HistoryCheck, Subject } from "../contract";
+import { GuideLink } from "../look/GuideLink";
 import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { HistoryPicture } from "./HistoryPicture";
 import { HistoryTable } from "./HistoryTable";
+import { LastReport } from "./LastReport";
 import { summaryOf } from "./layout";
+import { TrendChart } from "./TrendChart";
 import { historyPath, nameOf, readSubject } from "./subjects";
 
 const REFRESH_MS = 30_000;
@@ -30,7 +33,9 @@ export function HistoryPage() {
       {watched.isError ? <Notice kind="error">{watched.error.message}</Notice> : null}
       {watched.isPending ? <Loading query={watched} height="2rem" /> : null}
       {watched.data && !shown ? (
-        <Notice>No drift sensor or trigger has stored a check in the last 90 days.</Notice>
+        <Notice>
+          No drift sensor or trigger has stored a check in the last 90 days. <GuideLink to="drift" />
+        </Notice>
       ) : null}
       {shown ? (
         <>
@@ -71,7 +76,11 @@ function History({ subject }: { subject: Subject }) {
     <Stack gap={3} as="section" aria-label={`Drift history of ${nameOf(subject)}`}>
       {query.isError ? <Notice kind="error">{query.error.message}</Notice> : null}
       {query.isPending ? <Loading query={query} height="20rem" /> : null}
-      {history && !history.checks.length ? <Notice>No check of {nameOf(subject)} is stored.</Notice> : null}
+      {history && !history.checks.length ? (
+        <Notice>
+          No check of {nameOf(subject)} is stored. <GuideLink to="drift" />
+        </Notice>
+      ) : null}
       {history?.checks.length ? (
         <>
           <Text fontSize="sm">{summaryOf(history)}</Text>
@@ -90,6 +99,8 @@ function History({ subject }: { subject: Subject }) {
             <Text>{leftOut(history.features_left_out)}</Text>
           </HStack>
           <HistoryTable history={history} />
+          <TrendChart history={history} />
+          {history.checks.at(-1) ? <LastReport check={history.checks.at(-1) as HistoryCheck} /> : null}
         </>
       ) : null}
     </Stack>

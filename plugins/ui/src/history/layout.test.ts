@@ -16,7 +16,10 @@ const check = (number: number, more: Partial<HistoryCheck> = {}): HistoryCheck =
   retrain: false,
   ...more,
 });
-const cell = (more: Partial<Cell>): Cell => ({ verdict: "no drift", effect: null, before: null, now: null, ...more });
+const cell = (more: Partial<Cell>): Cell => ({
+  ...{ verdict: "no drift", effect: null, threshold: null, before: null, now: null },
+  ...more,
+});
 const feature = (name: string, ...cells: (Cell | null)[]): HistoryRow => ({ kind: "feature", name, cells });
 const training = { dag_id: "retrain", run_id: "other", started_at: day(2), ended_at: null, state: "running" };
 const version = { dag_id: "retrain", run_id: "other", model: "churn", version: 3, reason: "" };

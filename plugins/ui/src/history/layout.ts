@@ -81,9 +81,10 @@ export function cellText(row: HistoryRow, cell: Cell | null): string {
   return `${row.name}: ${cell ? [...valuesOf(cell), cell.verdict].join(", ") : "no value stored"}`;
 }
 
-function valuesOf({ effect, before, now }: Cell): string[] {
+function valuesOf({ effect, threshold, before, now }: Cell): string[] {
+  const limit = threshold === null ? "" : ` (threshold ${Number(threshold.toPrecision(2))})`;
   return [
-    effect === null ? "" : `effect ${effect.toPrecision(2)}`,
+    effect === null ? "" : `effect ${effect.toPrecision(2)}${limit}`,
     before === null ? "" : `${before.toPrecision(3)} before`,
     now === null ? "" : `${now.toPrecision(3)} now`,
   ].filter(Boolean);

@@ -2,18 +2,21 @@
 import { useEffect, useState } from "react";
 
 const TOKENS = {
-  text: "--chakra-colors-fg",
-  muted: "--chakra-colors-fg-muted",
-  grid: "--chakra-colors-border",
-  progress: "--chakra-colors-blue-solid",
-  devices: "--chakra-colors-green-solid",
-  loss: "--chakra-colors-purple-solid",
-  metric: "--chakra-colors-orange-solid",
-  deadline: "--chakra-colors-red-solid",
-  cyan: "--chakra-colors-cyan-solid",
-  pink: "--chakra-colors-pink-solid",
-  teal: "--chakra-colors-teal-solid",
-  yellow: "--chakra-colors-yellow-solid",
+  text: "fg",
+  muted: "fg-muted",
+  grid: "border",
+} as const;
+
+const PALETTES = {
+  progress: "blue",
+  devices: "green",
+  loss: "purple",
+  metric: "orange",
+  deadline: "red",
+  cyan: "cyan",
+  pink: "pink",
+  teal: "teal",
+  yellow: "yellow",
 } as const;
 
 const DEFAULTS: Colors = {
@@ -31,16 +34,38 @@ const DEFAULTS: Colors = {
   yellow: "#ca8a04",
 };
 
-export type Colors = Record<keyof typeof TOKENS, string>;
+export type Colors = Record<keyof typeof TOKENS | keyof typeof PALETTES, string>;
+
+/** Mix the colour of areas, which is dark on dark pages, with that of texts, which is pale there. */
+const mix = (solid: string, text: string) => `color-mix(in srgb, ${solid} 60%, ${text})`;
+
+/** Return a colour of the theme that can be seen on light and on dark pages, for style sheets. */
+export const visible = (palette: string) =>
+  mix(`var(--chakra-colors-${palette}-solid)`, `var(--chakra-colors-${palette}-fg)`);
 
 function readColors(): Colors {
   const style = getComputedStyle(document.documentElement);
-  const values = Object.entries(TOKENS).map(([name, token]) => [
-    name,
-    style.getPropertyValue(token).trim() || DEFAULTS[name as keyof Colors],
-  ]);
-  return Object.fromEntries(values) as Colors;
+  const read = (token: string) => style.getPropertyValue(`--chakra-colors-${token}`).trim();
+  const plain = Object.entries(TOKENS).map(([name, token]) => [name, read(token)]);
+  const mixed = Object.entries(PALETTES).map(([name, palette]) => {
+    const [solid, text] = [read(`${palette}-solid`), read(`${palette}-fg`)];
+    return [name, solid && text ? mix(solid, text) : ""];
+  });
+  const known = [...plain, ...mixed].filter(([, color]) => color);
+  return { ...DEFAULTS, ...Object.fromEntries(known) } as Colors;
 }
+
+/** Return the colours of the lines or areas of several jobs or runs. */
+export const palette = (colors: Colors) => [
+  colors.progress,
+  colors.devices,
+  colors.metric,
+  colors.loss,
+  colors.cyan,
+  colors.pink,
+  colors.teal,
+  colors.yellow,
+];
 
 /** Return the current colours; they change when the user switches between light and dark. */
 export function useColors(): Colors {

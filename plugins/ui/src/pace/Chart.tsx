@@ -4,6 +4,7 @@ import uPlot from "uplot";
 
 import type { Colors } from "../look/colors";
 import { formatClock } from "../format";
+import { type Span, spanOf } from "./zoom";
 
 const DAY_S = 86_400;
 // Distances between the labels of the time axis, in seconds, so that each label is a round time.
@@ -19,6 +20,8 @@ export interface Line {
   dashed?: boolean;
   stepped?: boolean;
   filled?: boolean;
+  /** Whether the line is in the background, behind a smoothed one. */
+  faint?: boolean;
 }
 
 /** A vertical line at the time of an event, for example at the deadline or at a restart. */
@@ -46,8 +49,11 @@ interface Props {
   /** The time axis extends at least from `startT`, by default 0, to `endT`. */
   startT?: number;
   endT: number;
-  /** Format a label of the time axis, by default a duration. */
-  formatT?: (t: number) => string;
+  /** Format a label of the time axis, by default a duration; the labels are `step` seconds apart. */
+  formatT?: (t: number, step: number) => string;
+  /** The part of the time axis that is shown; `null` for all. A selection with the pointer sets it. */
+  zoom?: Span | null;
+  onZoom?: (zoom: Span | null) => void;
   /** The number of lines from the first that are cumulative: the area between each and the line below is filled. */
   stacked?: number;
   signs?: Sign[];
@@ -113,11 +119,22 @@ function plotOptions(latest: React.RefObject<Props>, width: number): uPlot.Optio
     width: Math.max(width, 120),
     height,
     legend: { show: false },
-    cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
+    cursor: {
+      y: false,
+      drag: { x: latest.current.onZoom !== undefined, y: false, setScale: false, dist: 5 },
+      points: { size: 7 },
+      bind: {
+        dblclick: () => () => {
+          latest.current.onZoom?.(null);
+          return null;
+        },
+      },
+    },
     scales: {
       x: {
         time: false,
-        range: (_, low, high) => [Math.min(low, latest.current.startT ?? 0), Math.max(high, latest.current.endT)],
+        range: (_, low, high) =>
+          latest.current.zoom ?? [Math.min(low, latest.current.startT ?? 0), Math.max(high, latest.current.endT)],
       },
       y: { range: (_, low, high) => latest.current.range(low ?? 0, high ?? 1) },
     },
@@ -125,7 +142,8 @@ function plotOptions(latest: React.RefObject<Props>, width: number): uPlot.Optio
       {
         ...axis,
         incrs: TIME_STEPS_S,
-        values: (_, ticks) => ticks.map((tick) => (latest.current.formatT ?? formatClock)(tick)),
+        values: (_, ticks, _axis, _space, step) =>
+          ticks.map((tick) => (latest.current.formatT ?? formatClock)(tick, step)),
         space: 64,
       },
       {
@@ -139,12 +157,12 @@ function plotOptions(latest: React.RefObject<Props>, width: number): uPlot.Optio
       {},
       ...lines.map((line, index) => ({
         // A stacked area has no line, which would hide that of the area below while it is empty.
-        ...(index < stacked ? {} : { stroke: line.color }),
+        ...(index < stacked ? {} : { stroke: line.faint ? tint(line.color, FAINT_TINT) : line.color }),
         width: 2,
         spanGaps: true,
         points: { show: (plot: uPlot, index: number) => isSinglePoint(plot.data[index] ?? []) }, // no line shows a single point
         ...(line.dashed ? { dash: [6, 5] } : {}),
-        ...(line.filled ? { fill: tint(line.color, 14) } : {}),
+        ...(line.filled ? { fill: tint(line.color, FILLED_TINT) } : {}),
         ...(stacked && index === 0 ? { fill: tint(line.color, STACKED_TINT) } : {}),
         ...(line.stepped && uPlot.paths.stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
       })),
@@ -157,6 +175,14 @@ function plotOptions(latest: React.RefObject<Props>, width: number): uPlot.Optio
         (plot) => latest.current.marks.forEach((mark) => drawMark(plot, mark)),
         (plot) => latest.current.signs?.forEach((sign) => drawSign(plot, sign, latest.current.colors.text)),
       ],
+      setSelect: [
+        (plot) => {
+          const { left, width } = plot.select;
+          const zoom = width > 0 ? spanOf(plot.posToVal(left, "x"), plot.posToVal(left + width, "x")) : null;
+          plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+          if (zoom) latest.current.onZoom?.(zoom);
+        },
+      ],
       setCursor: [
         (plot) => {
           const left = plot.cursor.left ?? -10;
@@ -168,6 +194,8 @@ function plotOptions(latest: React.RefObject<Props>, width: number): uPlot.Optio
 }
 
 const STACKED_TINT = 50;
+const FILLED_TINT = 30;
+const FAINT_TINT = 35;
 const tint = (color: string, percent: number) => `color-mix(in srgb, ${color} ${percent}%, transparent)`;
 
 function isSinglePoint(values: ArrayLike<unknown>): boolean {

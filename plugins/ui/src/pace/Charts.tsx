@@ -1,27 +1,37 @@
 import { Stack, Text } from "@chakra-ui/react";
 import { useMemo, useState } from "react";
 
-import type { Pace, RunEvent } from "../api";
+import type { History, Pace, RunEvent } from "../api";
 import { type Colors, useColors } from "../look/colors";
-import { formatClock, formatDevicesOf, formatTick } from "../format";
+import { formatDevicesOf, formatTick, nameOfUnit, unitOf } from "../format";
 import { Chart, type Line, type Mark } from "./Chart";
 import { ceilingOverTime, isMarked } from "./events";
 import { coresOverTime, describeNodes, scalingAt } from "./nodes";
 import { ChartSection, type LegendEntry } from "./ChartSection";
+import { ChartTools } from "./ChartTools";
+import { csvOf, download } from "./csv";
 import { indexAt, TimeSlider } from "./TimeSlider";
-import { padRange, type Series, valueAt } from "./series";
+import { type Column, originOf, padRange, type Series, valueAt } from "./series";
+import { smooth, type Smoothing, SMOOTHINGS } from "./smooth";
+import { type Times, useTimes } from "./times";
+import { type Span, zoomBy } from "./zoom";
 
 interface Props {
   name: string;
   series: Series;
   pace: Pace;
   events: RunEvent[];
+  /** What the task has stored, for the download; `null` for the combined samples of several tasks. */
+  stored: History | null;
 }
 
 /** Charts of progress, devices and reported metrics over time. */
-export function Charts({ name, series, pace, events }: Props) {
+export function Charts({ name, series, pace, events, stored }: Props) {
   const colors = useColors();
+  const times = useTimes(pace);
   const [cursorT, setCursorT] = useState<number | null>(null);
+  const [zoom, setZoom] = useState<Span | null>(null);
+  const [smoothing, setSmoothing] = useState<Smoothing>("none");
   const marks = useMemo(() => marksOf(pace, events, colors), [pace, events, colors]);
   const deadline = pace.deadline_s;
   const hasDeadline = deadline !== null;
@@ -29,7 +39,19 @@ export function Charts({ name, series, pace, events }: Props) {
   const ceiling = useMemo(() => ceilingOverTime(series.t, pace.ceiling, events), [series, pace, events]);
   const nodes = useMemo(() => coresOverTime(series.t, events), [series, events]);
   const scaling = scalingAt(events, cursorT ?? Infinity);
-  const shared = { t: series.t, marks, colors, endT, cursorT, onCursor: setCursorT };
+  const { shift } = times;
+  const shared = {
+    colors,
+    t: useMemo(() => series.t.map((t) => t + shift), [series, shift]),
+    marks: marks.map((mark) => ({ ...mark, t: mark.t + shift })),
+    startT: shift,
+    endT: endT + shift,
+    formatT: times.label,
+    zoom: zoom && ([zoom[0] + shift, zoom[1] + shift] satisfies Span),
+    onZoom: (span: Span | null) => setZoom(span && [span[0] - shift, span[1] - shift]),
+    cursorT: cursorT === null ? null : cursorT + shift,
+    onCursor: (t: number | null) => setCursorT(t === null ? null : t - shift),
+  };
   const deviceLines: Line[] = [
     { name: "devices", values: series.devices, color: colors.devices, stepped: true, filled: true },
     { name: "maximum", values: series.t.map(() => pace.max_devices), color: colors.muted, dashed: true },
@@ -37,8 +59,35 @@ export function Charts({ name, series, pace, events }: Props) {
   ];
   const reportedMetrics = Object.entries(series.metrics).filter(([, values]) => values.some((value) => value !== null));
   const hasLoss = series.loss.some((value) => value !== null);
+  const curve = (title: string, values: Column, color: string) => (
+    <ChartSection
+      key={title}
+      title={title}
+      keys={smoothing === "none" ? [[title, color]] : [[`${title}, ${smoothing} smoothing`, color]]}
+    >
+      <Chart
+        {...shared}
+        label={`${title} of ${name}: ${valueAt(series, values, Infinity)?.toPrecision(4) ?? "not reported yet"}`}
+        height={130}
+        lines={[
+          ...(smoothing === "none" ? [] : [{ name: "reported", values, color, faint: true }]),
+          { name: title, values: smooth(values, SMOOTHINGS[smoothing]), color },
+        ]}
+        range={padRange}
+        format={formatTick}
+      />
+    </ChartSection>
+  );
   return (
     <Stack gap={3}>
+      <ChartTools
+        name={name}
+        zoom={zoom}
+        zoomBy={(factor) => setZoom(zoomBy(factor, zoom, [0, endT], cursorT))}
+        smoothing={hasLoss || reportedMetrics.length ? smoothing : null}
+        setSmoothing={setSmoothing}
+        save={() => download(`${name}.csv`, csvOf(stored, series, originOf(pace)))}
+      />
       <ChartSection
         title="Progress"
         keys={[
@@ -53,7 +102,7 @@ export function Charts({ name, series, pace, events }: Props) {
       >
         <Chart
           {...shared}
-          label={`Progress of ${name}: ${pace.progress_pct.toFixed(1)} % at ${formatClock(pace.t_s)}${hasDeadline ? `, setpoint ${pace.setpoint_pct.toFixed(1)} %; deadline at ${formatClock(deadline)}` : ""}`}
+          label={`Progress of ${name}: ${pace.progress_pct.toFixed(1)} % at ${times.text(pace.t_s)}${hasDeadline ? `, setpoint ${pace.setpoint_pct.toFixed(1)} %; deadline at ${times.text(deadline)}` : ""}`}
           height={220}
           lines={[
             ...(hasDeadline ? [{ name: "setpoint", values: series.setpoint, color: colors.text, dashed: true }] : []),
@@ -64,7 +113,7 @@ export function Charts({ name, series, pace, events }: Props) {
         />
       </ChartSection>
       <ChartSection
-        title={pace.quantum >= 1 ? "Devices" : "Cores"}
+        title={`${nameOfUnit(unitOf(pace))}s`}
         keys={[
           ["allocated", colors.devices],
           ["maximum", colors.muted, true],
@@ -104,31 +153,9 @@ export function Charts({ name, series, pace, events }: Props) {
           </Text>
         </ChartSection>
       ) : null}
-      {hasLoss ? (
-        <ChartSection title="Loss" keys={[["loss", colors.loss]]}>
-          <Chart
-            {...shared}
-            label={`Loss of ${name}: ${pace.loss?.toPrecision(4) ?? "not reported yet"}`}
-            height={130}
-            lines={[{ name: "loss", values: series.loss, color: colors.loss }]}
-            range={padRange}
-            format={formatTick}
-          />
-        </ChartSection>
-      ) : null}
-      {reportedMetrics.map(([metric, values]) => (
-        <ChartSection key={metric} title={metric} keys={[[metric, colors.metric]]}>
-          <Chart
-            {...shared}
-            label={`${metric} of ${name}: ${pace.metrics[metric]?.toPrecision(4) ?? "not reported yet"}`}
-            height={130}
-            lines={[{ name: metric, values, color: colors.metric }]}
-            range={padRange}
-            format={formatTick}
-          />
-        </ChartSection>
-      ))}
-      <RunSlider series={series} pace={pace} cursorT={cursorT} onCursor={setCursorT} name={name} />
+      {hasLoss ? curve("Loss", series.loss, colors.loss) : null}
+      {reportedMetrics.map(([metric, values]) => curve(metric, values, colors.metric))}
+      <RunSlider series={series} pace={pace} times={times} cursorT={cursorT} onCursor={setCursorT} name={name} />
     </Stack>
   );
 }
@@ -137,12 +164,14 @@ export function Charts({ name, series, pace, events }: Props) {
 function RunSlider({
   series,
   pace,
+  times,
   cursorT,
   onCursor,
   name,
 }: {
   series: Series;
   pace: Pace;
+  times: Times;
   cursorT: number | null;
   onCursor: (t: number | null) => void;
   name: string;
@@ -152,7 +181,7 @@ function RunSlider({
   const value = (column: (number | null)[], digits: number) => valueAt(series, column, t)?.toFixed(digits) ?? "–";
   const setpoint = pace.deadline_s !== null ? `setpoint ${value(series.setpoint, 1)} %, ` : "";
   const text =
-    `${formatClock(t)}: ${value(series.progress, 1)} % done, ${setpoint}` +
+    `${times.text(t)}: ${value(series.progress, 1)} % done, ${setpoint}` +
     formatDevicesOf(pace, valueAt(series, series.devices, t) ?? 0);
   return <TimeSlider t={series.t} index={index} label={`Time of ${name}`} text={text} onCursor={onCursor} />;
 }

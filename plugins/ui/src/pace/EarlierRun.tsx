@@ -7,6 +7,7 @@ import { Notice } from "../look/Notice";
 import { Charts } from "./Charts";
 import { EventList } from "./EventList";
 import { toSeries, valueAt } from "./series";
+import { TimeKindContext } from "./times";
 
 /** The charts of the job that the task had before it was cleared, or retried without a checkpoint. */
 export function EarlierRun({ name, job }: { name: string; job: TrainingJob }) {
@@ -37,10 +38,11 @@ function StoredRun({ name, job }: { name: string; job: TrainingJob }) {
   if (!history) return <Notice>No earlier run is stored: this one has continued it, or it was the first.</Notice>;
   const pace = lastSample(history, job.pace);
   return (
-    <>
-      <Charts name={name} series={toSeries(history, [])} pace={pace} events={history.events} />
+    // The start of the earlier run is not stored.
+    <TimeKindContext value="start">
+      <Charts name={name} series={toSeries(history, [])} pace={pace} events={history.events} stored={history} />
       <EventList events={history.events} pace={pace} />
-    </>
+    </TimeKindContext>
   );
 }
 

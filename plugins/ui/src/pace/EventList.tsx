@@ -1,14 +1,13 @@
 import { Box, Heading, List, Text } from "@chakra-ui/react";
 
 import type { Pace, RunEvent } from "../api";
-import { formatClock, formatTime } from "../format";
 import { eventText } from "./events";
-import { originOf } from "./series";
+import { useTimes } from "./times";
 
 /** The events of a run, newest first. */
 export function EventList({ events, pace }: { events: RunEvent[]; pace: Pace }) {
+  const times = useTimes(pace);
   if (!events.length) return null;
-  const origin = originOf(pace).getTime();
   return (
     <Box>
       <Heading as="h4" size="sm" mb={1}>
@@ -20,12 +19,13 @@ export function EventList({ events, pace }: { events: RunEvent[]; pace: Pace }) 
             <Text
               color="fg.muted"
               minW="4rem"
+              flexShrink={0}
               fontVariantNumeric="tabular-nums"
-              title={formatTime(new Date(origin + event.t_s * 1000))}
+              title={times.other(event.t_s)}
             >
-              {formatClock(event.t_s)}
+              {times.text(event.t_s)}
             </Text>
-            <Text>{eventText(event)}</Text>
+            <Text>{eventText(event, times.text)}</Text>
           </List.Item>
         ))}
       </List.Root>

@@ -21,11 +21,26 @@ vi.mock("@chakra-ui/react", () => {
 test.each([
   [{}, undefined],
   [{ forecast_s: null }, undefined],
-  [{ forecast_low_s: 58, forecast_high_s: 67 }, "after 0:58 to 1:07"],
+  [{ forecast_low_s: 58, forecast_high_s: 67 }, "from 0:58 to 1:07"],
   [{ state: "finishing", t_s: 56, forecast_low_s: 58, forecast_high_s: 67 }, "finishing, 4 s left"],
   [{ state: "finishing", t_s: 61 }, "finishing, 0 s left"],
 ] as const)("the note of the forecast for %o is %s", (values, note) => {
   expect(forecastNote(makePace(values))).toBe(note);
+});
+
+test("an ended job has its mean allocation, and times of one kind", () => {
+  const pace = makePace({ state: "finished", t_s: 90, deadline_s: 120 });
+  const job = { dag_id: "retrain", run_id: "run", task_id: "train", map_index: -1, state: "success", pace };
+  const series = { ...toSeries(null, []), t: [0, 60, 90], devices: [1, 2, 2] };
+  const props = {
+    prefix: "train[-1]",
+    jobs: [job as TrainingJob],
+    histories: new Map([["train[-1]", { stored: null, error: null, series }]]),
+    mayChange: false,
+  };
+  const text = renderToStaticMarkup(createElement(JobCard, props));
+  expect(text).toContain("1.33 cores");
+  expect(text).toMatch(/Deadline2 minat .*Ended90 sat /);
 });
 
 test("a card says that the history of its job cannot be read", () => {

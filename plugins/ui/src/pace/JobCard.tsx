@@ -8,23 +8,26 @@ import { Figure } from "../look/Figure";
 import { Notice } from "../look/Notice";
 import { StatusBadge } from "../look/StatusBadge";
 import {
+  devicesNote,
   formatClock,
   formatDevicesOf,
   formatDuration,
-  formatTime,
+  formatMean,
   isEnded,
+  jobStatus,
+  nameOfUnit,
   shortName,
   type Status,
-  devicesNote,
-  jobStatus,
   teamStatus,
+  unitOf,
 } from "../format";
 import { DeadlineForm } from "./DeadlineForm";
 import { EarlierRun } from "./EarlierRun";
 import { EventList } from "./EventList";
 import { eventOfMachine } from "./events";
 import { Charts } from "./Charts";
-import { combineSeries, combineWorkers, originOf, originOffsets, type Series } from "./series";
+import { combineSeries, combineWorkers, meanDevices, originOf, originOffsets, type Series } from "./series";
+import { useTimes } from "./times";
 import type { JobHistory } from "./useRun";
 
 const SAME_CHANGE_S = 10;
@@ -52,6 +55,7 @@ export function JobCard({ prefix, jobs, histories, mayChange }: Props) {
   const name = several ? prefix.replace(/\.$/, "") : nameOf(first);
   const error = jobs.map((job) => histories.get(jobKey(job))?.error).find((one) => one);
   const failed = jobs.find((job) => job.pace.reason);
+  const ended = jobs.every(isEnded);
   return (
     <Card.Root as="section" aria-label={`Training job ${name}`} size="sm">
       <Card.Header>
@@ -76,7 +80,7 @@ export function JobCard({ prefix, jobs, histories, mayChange }: Props) {
             {failed.pace.reason}
           </Notice>
         ) : null}
-        <Figures pace={pace} taskEnded={jobs.every(isEnded)} />
+        <Figures pace={pace} series={ended ? seriesOf(workers, histories) : null} taskEnded={ended} />
         {running.length ? (
           <DeadlineForm
             jobs={running}
@@ -96,6 +100,16 @@ export function JobCard({ prefix, jobs, histories, mayChange }: Props) {
   );
 }
 
+/** Return the samples of a job, or those of all workers of a team combined. */
+function seriesOf(workers: TrainingJob[], histories: Map<string, JobHistory>): Series {
+  const offsets = originOffsets(workers);
+  const each = workers.flatMap((job, at) => {
+    const series = histories.get(jobKey(job))?.series;
+    return series ? [{ series, offsetS: offsets[at] ?? 0, ended: isEnded(job) }] : [];
+  });
+  return combineSeries(each);
+}
+
 /** Announces the status level to screen readers. The badge's text, which changes every second, is not announced. */
 function StatusAnnouncement({ status, name }: { status: Status; name: string }) {
   const texts = { good: "on time", danger: "behind or in danger", bad: "late or failed", unknown: "not known yet" };
@@ -107,12 +121,13 @@ function StatusAnnouncement({ status, name }: { status: Status; name: string }) 
 }
 
 /** The main figures of a job; `taskEnded`: the task has ended, even if the last sample shows a running job. */
-function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
-  const origin = originOf(pace).getTime();
+function Figures({ pace, series, taskEnded }: { pace: Pace; series: Series | null; taskEnded: boolean }) {
+  const times = useTimes(pace);
   const deadline = pace.deadline_s;
   const left = (deadline ?? 0) - pace.t_s;
   const timeLeft = left > 0 ? `in ${formatDuration(left)}` : `${formatDuration(left)} ago`;
   const ended = taskEnded || pace.state === "finished" || pace.state === "failed";
+  const mean = ended && series ? meanDevices(series) : null;
   return (
     <HStack gap={4} wrap="wrap" align="stretch">
       <Figure
@@ -123,25 +138,21 @@ function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
       {deadline !== null ? (
         <Figure
           name="Deadline"
-          value={formatTime(new Date(origin + deadline * 1000))}
-          note={ended ? `after ${formatClock(deadline)}` : timeLeft}
+          value={times.value(deadline)}
+          note={ended ? times.other(deadline) : `${times.other(deadline)}, ${timeLeft}`}
         />
       ) : null}
       <Figure
         name={ended ? "Ended" : "Forecast"}
         value={
-          ended
-            ? formatTime(new Date(origin + pace.t_s * 1000))
-            : pace.forecast_s === null
-              ? "not known yet"
-              : formatTime(new Date(origin + pace.forecast_s * 1000))
+          ended ? times.value(pace.t_s) : pace.forecast_s === null ? "not known yet" : times.value(pace.forecast_s)
         }
-        note={ended ? `after ${formatClock(pace.t_s)}` : forecastNote(pace)}
+        note={ended ? times.other(pace.t_s) : forecastNote(pace, times.text)}
       />
       <Figure
-        name={pace.quantum >= 1 ? "Devices" : "Cores"}
-        value={formatDevicesOf(pace, pace.devices)}
-        note={devicesNote(pace)}
+        name={`${nameOfUnit(unitOf(pace))}s`}
+        value={mean === null ? formatDevicesOf(pace, pace.devices) : formatMean(mean, unitOf(pace))}
+        note={mean === null ? devicesNote(pace) : `mean, of ${formatDevicesOf(pace, pace.max_devices)}`}
       />
       {pace.loss === null ? null : <Figure name="Loss" value={pace.loss.toPrecision(4)} />}
       {Object.entries(pace.metrics).map(([metric, value]) => (
@@ -152,12 +163,12 @@ function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
 }
 
 /** What else is known about the end: the seconds left after the last batch, or the range of the forecast. */
-export function forecastNote(pace: Pace): string | undefined {
+export function forecastNote(pace: Pace, time: (t: number) => string = formatClock): string | undefined {
   const { forecast_s: forecast, forecast_low_s: low, forecast_high_s: high } = pace;
   if (forecast === null) return undefined;
   if (pace.state === "finishing") return `finishing, ${formatDuration(Math.max(forecast - pace.t_s, 0))} left`;
   if (low === null || high === null || high - low < SHORTEST_RANGE_S) return undefined;
-  return `after ${formatClock(low)} to ${formatClock(high)}`;
+  return `from ${time(low)} to ${time(high)}`;
 }
 
 /** A shorter range is not shown. */
@@ -168,7 +179,9 @@ function JobDetails({ name, job, history }: { name: string; job: TrainingJob; hi
   const events = history?.stored?.events ?? [];
   return (
     <Stack gap={4}>
-      {history ? <Charts name={name} series={history.series} pace={pace} events={events} /> : null}
+      {history ? (
+        <Charts name={name} series={history.series} pace={pace} events={events} stored={history.stored} />
+      ) : null}
       <EventList events={events} pace={pace} />
       {job.try_number > 1 ? <EarlierRun name={name} job={job} /> : null}
       <Text fontSize="sm">
@@ -200,14 +213,7 @@ function MachineTabs({
   name: string;
   nameOf: (job: TrainingJob) => string;
 }) {
-  const combined = useMemo<Series>(() => {
-    const offsets = originOffsets(workers);
-    const each = workers.flatMap((job, at) => {
-      const series = histories.get(jobKey(job))?.series;
-      return series ? [{ series, offsetS: offsets[at] ?? 0, ended: isEnded(job) }] : [];
-    });
-    return combineSeries(each);
-  }, [workers, histories]);
+  const combined = useMemo<Series>(() => seriesOf(workers, histories), [workers, histories]);
   const events = mergeDeadlineEvents(
     jobs.flatMap((job) => {
       const machine = nameOf(job);
@@ -227,7 +233,7 @@ function MachineTabs({
       </Tabs.List>
       <Tabs.Content value="all">
         <Stack gap={4}>
-          <Charts name={name} series={combined} pace={pace} events={events} />
+          <Charts name={name} series={combined} pace={pace} events={events} stored={null} />
           <EventList events={events} pace={pace} />
         </Stack>
       </Tabs.Content>
@@ -237,7 +243,7 @@ function MachineTabs({
             <HStack>
               <StatusBadge status={jobStatus(job)} />
             </HStack>
-            <Figures pace={job.pace} taskEnded={isEnded(job)} />
+            <Figures pace={job.pace} series={histories.get(jobKey(job))?.series ?? null} taskEnded={isEnded(job)} />
             <JobDetails name={nameOf(job)} job={job} history={histories.get(jobKey(job))} />
           </Stack>
         </Tabs.Content>

@@ -1,10 +1,12 @@
 import { Box, Stack } from "@chakra-ui/react";
 
 import { DriftReports } from "../drift/DriftReports";
+import { GuideLink } from "../look/GuideLink";
 import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { groupJobs } from "./groupJobs";
 import { JobCard } from "./JobCard";
+import { TimeKindChoice, TimeKindContext, useTimeKind } from "./times";
 import { useHistories, useRun } from "./useRun";
 
 /** The jobs and drift reports of a DAG run or of one task instance. */
@@ -24,22 +26,27 @@ export function RunPage({
     (job) => !taskId || (job.task_id === taskId && job.map_index === Number(mapIndex ?? -1)),
   );
   const histories = useHistories(jobs);
+  const [timeKind, setTimeKind] = useTimeKind();
   if (run.isPending) return <Loading query={run} height="20rem" />;
   return (
     <Stack gap={6}>
       {run.isError ? <Notice kind="error">{run.error.message}</Notice> : null}
-      {groupJobs(jobs).map(([prefix, group]) => (
-        <JobCard
-          key={prefix}
-          prefix={prefix}
-          jobs={group}
-          histories={histories}
-          mayChange={run.data?.may_change ?? false}
-        />
-      ))}
+      {jobs.length ? <TimeKindChoice kind={timeKind} onChange={setTimeKind} /> : null}
+      <TimeKindContext value={timeKind}>
+        {groupJobs(jobs).map(([prefix, group]) => (
+          <JobCard
+            key={prefix}
+            prefix={prefix}
+            jobs={group}
+            histories={histories}
+            mayChange={run.data?.may_change ?? false}
+          />
+        ))}
+      </TimeKindContext>
       {!jobs.length && !run.isError ? (
         <Notice>
-          {`This ${taskId ? "task" : "run"} has no training job${hasEnded(run.data?.state) ? "" : " yet"}.`}
+          {`This ${taskId ? "task" : "run"} has no training job${hasEnded(run.data?.state) ? "" : " yet"}.`}{" "}
+          <GuideLink to="watch" />
         </Notice>
       ) : null}
       <Box>

@@ -13,18 +13,18 @@ export function eventOfMachine(event: RunEvent, machine: string, offsetS: number
   return shifted;
 }
 
-/** Return the text for an event, preceded by the name of its machine if the event has one. */
-export function eventText(event: RunEvent): string {
-  return event.machine ? `${event.machine}: ${textWithoutMachine(event)}` : textWithoutMachine(event);
+/** Return the text for an event, preceded by the name of its machine if the event has one. `time` formats times. */
+export function eventText(event: RunEvent, time: (t: number) => string = formatClock): string {
+  return event.machine ? `${event.machine}: ${textWithoutMachine(event, time)}` : textWithoutMachine(event, time);
 }
 
-function textWithoutMachine(event: RunEvent): string {
+function textWithoutMachine(event: RunEvent, time: (t: number) => string): string {
   const by = event.by ? ` by ${event.by}` : "";
   switch (event.kind) {
     case "deadline":
       return event.before_s == null
-        ? `Deadline set${by} to ${formatClock(event.after_s ?? 0)}`
-        : `Deadline changed${by} from ${formatClock(event.before_s)} to ${formatClock(event.after_s ?? 0)}`;
+        ? `Deadline set${by} to ${time(event.after_s ?? 0)}`
+        : `Deadline changed${by} from ${time(event.before_s)} to ${time(event.after_s ?? 0)}`;
     case "deadline_refused":
       return `New deadline rejected: ${event.value ?? ""}`;
     case "restarted":
@@ -50,9 +50,9 @@ function textWithoutMachine(event: RunEvent): string {
     case "total":
       return "The amount of work changed";
     case "infeasible":
-      return `Deadline infeasible: the earliest possible end was ${formatClock(event.earliest_s ?? 0)}`;
+      return `Deadline infeasible: the earliest possible end was ${time(event.earliest_s ?? 0)}`;
     case "extended":
-      return `Deadline extended to ${formatClock(event.after_s ?? 0)}, just after the earliest possible end`;
+      return `Deadline extended to ${time(event.after_s ?? 0)}, just after the earliest possible end`;
     default:
       return event.kind.replaceAll("_", " ");
   }

@@ -3,7 +3,16 @@ import { expect, test } from "vitest";
 import type { History } from "../api";
 import type { TrainingJob } from "../contract";
 import { makePace } from "../samples";
-import { combineSeries, combineWorkers, originOf, padRange, toSeries, valueAt } from "./series";
+import {
+  combineSeries,
+  combineWorkers,
+  deviceSeconds,
+  meanDevices,
+  originOf,
+  padRange,
+  toSeries,
+  valueAt,
+} from "./series";
 
 const history: History = {
   version: 1,
@@ -103,4 +112,10 @@ test("the origin is the time from which the seconds of a sample are counted", ()
   expect(originOf(makePace({ t_s: 30, updated_at: "2030-01-01T12:00:30+00:00" })).toISOString()).toBe(
     "2030-01-01T12:00:00.000Z",
   );
+});
+
+test("the mean allocation weighs each sample with the time until the next", () => {
+  const series = { ...toSeries(null, []), t: [10, 20, 50], devices: [1, 3, 9] };
+  expect([deviceSeconds(series), meanDevices(series)]).toEqual([100, 2.5]);
+  expect(meanDevices(toSeries(null, []))).toBeNull();
 });

@@ -70,6 +70,17 @@ export function valueAt(series: Series, column: Column, t: number): number | nul
   return value;
 }
 
+/** Return the allocation over time, in device seconds: an allocation lasts until the next sample. */
+export function deviceSeconds({ t, devices }: Series): number {
+  return t.reduce((sum, at, index) => sum + (devices[index] ?? 0) * ((t[index + 1] ?? at) - at), 0);
+}
+
+/** Return the mean allocation from the first to the last sample; `null` without two samples. */
+export function meanDevices(series: Series): number | null {
+  const lengthS = (series.t.at(-1) ?? 0) - (series.t[0] ?? 0);
+  return lengthS > 0 ? deviceSeconds(series) / lengthS : null;
+}
+
 /** A smaller relative difference of values counts as none: rounding, or ticks that uPlot would search endlessly. */
 const LEAST_SPREAD = 1e-6;
 

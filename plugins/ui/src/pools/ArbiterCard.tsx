@@ -5,7 +5,7 @@ import type { ArbiterTaskInstance, PoolView } from "../contract";
 import { formatDuration, formatTime } from "../format";
 import { Notice } from "../look/Notice";
 import { StatusBadge } from "../look/StatusBadge";
-import { GuideLink } from "./GuideLink";
+import { GuideLink } from "../look/GuideLink";
 import { arbiterStatus, isAllocating, MEANWHILE } from "./health";
 
 /** Which task allocates the pool, how it decides, and what happens while none does. */
@@ -15,7 +15,7 @@ export function ArbiterCard({ view }: { view: PoolView }) {
   if (!arbiter)
     return (
       <Notice kind="warning">
-        No arbiter has allocated this pool: its jobs with shared=True wait. <GuideLink />
+        No arbiter has allocated this pool: its jobs with shared=True wait. <GuideLink to="sharing" />
       </Notice>
     );
   const { task, status } = arbiter;

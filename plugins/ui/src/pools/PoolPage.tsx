@@ -9,7 +9,7 @@ import { Figure } from "../look/Figure";
 import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { ArbiterCard } from "./ArbiterCard";
-import { GuideLink } from "./GuideLink";
+import { GuideLink } from "../look/GuideLink";
 import { PoolJobs } from "./PoolJobs";
 import { PoolPicture } from "./PoolPicture";
 import { poolPath } from "./Pools";
@@ -82,7 +82,7 @@ export function PoolPage() {
       </HStack>
       {pool.isError ? (
         <Notice kind="error">
-          {pool.error.message} <GuideLink />
+          {pool.error.message} <GuideLink to="sharing" />
         </Notice>
       ) : null}
       {view ? (

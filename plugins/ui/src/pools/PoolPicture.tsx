@@ -4,16 +4,16 @@ import { Link } from "react-router-dom";
 
 import type { PoolView, TrainingJob } from "../contract";
 import { formatTime, shortName, type Unit } from "../format";
-import { type Colors, useColors } from "../look/colors";
+import { palette, useColors } from "../look/colors";
 import { secondsOfDay, timeZone } from "../look/zone";
 import { Chart } from "../pace/Chart";
 import { ChartSection } from "../pace/ChartSection";
+import { labelOf } from "../pace/times";
 import { indexAt, TimeSlider } from "../pace/TimeSlider";
 import { runPath } from "../retraining/RunLink";
 import { amountText, type Area, areasOf, deviceHours, stack, widestPart } from "./areas";
 import { isWaiting, plannedStart } from "./waiting";
 
-const DAY_S = 86_400;
 const LEAST_HEIGHT = 0.09; // of the chart, for the sign of an area
 
 /** The devices of each job over time, stacked, below the capacity; and the same as a table, for one time. */
@@ -37,7 +37,7 @@ export function PoolPicture({ view, unit }: { view: PoolView; unit: Unit }) {
   const top = Math.max(...lines.flat(), capacity ?? 0, 0.01) * 1.08;
   const index = indexAt(t, cursorT);
   const isNow = index === t.length - 1;
-  const colorOf = (area: Area, at: number) => (area.shared ? paletteOf(colors)[at] : null) ?? colors.muted;
+  const colorOf = (area: Area, at: number) => (area.shared ? palette(colors)[at] : null) ?? colors.muted;
   if (!areas.length) return <Text fontSize="sm">No job has had devices of this pool in this time.</Text>;
   return (
     <Stack gap={2}>
@@ -78,7 +78,7 @@ export function PoolPicture({ view, unit }: { view: PoolView; unit: Unit }) {
           endT={Math.max(startT + lengthS, ...starts)}
           range={() => [0, top]}
           format={(value) => String(Number(value.toFixed(2)))}
-          formatT={(tick) => labelOf(dateAt(tick), tick % DAY_S === 0 && lengthS > DAY_S / 2)}
+          formatT={(tick, step) => labelOf(dateAt(tick), step)}
           cursorT={cursorT}
           onCursor={setCursorT}
         />
@@ -125,17 +125,6 @@ export function PoolPicture({ view, unit }: { view: PoolView; unit: Unit }) {
   );
 }
 
-const paletteOf = (colors: Colors) => [
-  colors.progress,
-  colors.devices,
-  colors.metric,
-  colors.loss,
-  colors.cyan,
-  colors.pink,
-  colors.teal,
-  colors.yellow,
-];
-
 function Swatch({ sign, color }: { sign: string; color: string }) {
   return (
     <Center
@@ -162,13 +151,6 @@ function JobLink({ job }: { job: TrainingJob }) {
       </Text>
     </HStack>
   );
-}
-
-function labelOf(at: Date, isDay: boolean): string {
-  const zone = timeZone();
-  return isDay
-    ? at.toLocaleDateString(undefined, { month: "short", day: "numeric", timeZone: zone })
-    : at.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZone: zone });
 }
 
 function leftOut(view: PoolView): string {

@@ -7,7 +7,7 @@ import { formatDevices, unitOf } from "../format";
 import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { StatusBadge } from "../look/StatusBadge";
-import { GuideLink } from "./GuideLink";
+import { GuideLink } from "../look/GuideLink";
 import { arbiterStatus } from "./health";
 
 const REFRESH_MS = 5000;
@@ -23,7 +23,7 @@ export function Pools() {
       {pools.isPending ? <Loading query={pools} height="4rem" /> : null}
       {pools.data && !pools.data.length ? (
         <Notice>
-          No arbiter shares the devices of a pool. <GuideLink />
+          No arbiter shares the devices of a pool. <GuideLink to="sharing" />
         </Notice>
       ) : null}
       {pools.data?.length ? (

@@ -9,8 +9,6 @@ const NEXT_RUN_S = 120;
 
 const ENDED = ["success", "failed", "skipped", "upstream_failed", "removed"];
 
-export const GUIDE = "https://github.com/paceline/airflow-paceline/blob/main/docs/sharing.md";
-
 export const MEANWHILE =
   "Meanwhile, jobs keep their devices, no job gets more, and new jobs with shared=True wait. " +
   "The next arbiter continues from the stored grants.";

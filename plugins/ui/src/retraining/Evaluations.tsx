@@ -78,7 +78,14 @@ function Score({ version, score, metric }: { version: number; score: number | nu
   );
 }
 
-function Improvement({ row, position }: { row: Evaluation; position: ((improvement: number) => number) | null }) {
+/** The improvement over the champion then, with its interval. */
+export function Improvement({
+  row,
+  position,
+}: {
+  row: Evaluation;
+  position: ((improvement: number) => number) | null;
+}) {
   const { improvement, interval } = row;
   if (improvement === null)
     return (
@@ -133,7 +140,8 @@ function Picture({
   );
 }
 
-function DecisionText({ decision }: { decision: Decision | null }) {
+/** What the promotion task has decided, and why. */
+export function DecisionText({ decision }: { decision: Decision | null }) {
   if (!decision)
     return (
       <Box>

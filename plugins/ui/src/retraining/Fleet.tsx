@@ -1,6 +1,7 @@
 import { Badge, Heading, Stack, Table, Text } from "@chakra-ui/react";
 
 import type { Overview, TaskResultScheduleResult, TrainingJob } from "../contract";
+import { GuideLink } from "../look/GuideLink";
 import { Notice } from "../look/Notice";
 import { formatDevicesOf, formatTime } from "../format";
 import { RunLink } from "./RunLink";
@@ -11,7 +12,12 @@ export function Fleet({ overview, running }: { overview: Overview; running: Trai
     (one, index, all) =>
       all.findIndex((other) => other.dag_id === one.dag_id && other.task_id === one.task_id) === index,
   );
-  if (!newest.length) return <Notice>No training job has been scheduled on a fleet yet.</Notice>;
+  if (!newest.length)
+    return (
+      <Notice>
+        No training job has been scheduled on a fleet yet. <GuideLink to="fleet" />
+      </Notice>
+    );
   return (
     <Stack gap={6}>
       {newest.map((schedule) => (
@@ -37,13 +43,13 @@ function Machines({ schedule, running }: { schedule: TaskResultScheduleResult; r
           scheduled {formatTime(new Date(schedule.at))}
         </Text>
       </Heading>
-      <Table.ScrollArea>
+      <Table.ScrollArea whiteSpace="normal">
         <Table.Root size="sm" aria-label={`Machines of ${schedule.dag_id}`}>
           <Table.Header>
             <Table.Row>
-              <Table.ColumnHeader>Machine</Table.ColumnHeader>
-              <Table.ColumnHeader>State</Table.ColumnHeader>
-              <Table.ColumnHeader>Shard</Table.ColumnHeader>
+              <Table.ColumnHeader px={1}>Machine</Table.ColumnHeader>
+              <Table.ColumnHeader px={1}>State</Table.ColumnHeader>
+              <Table.ColumnHeader px={1}>Shard</Table.ColumnHeader>
             </Table.Row>
           </Table.Header>
           <Table.Body>
@@ -51,8 +57,8 @@ function Machines({ schedule, running }: { schedule: TaskResultScheduleResult; r
               const job = jobOn(machine);
               return (
                 <Table.Row key={machine}>
-                  <Table.Cell>{machine}</Table.Cell>
-                  <Table.Cell>
+                  <Table.Cell px={1}>{machine}</Table.Cell>
+                  <Table.Cell px={1}>
                     {job ? (
                       <>
                         <Badge colorPalette="blue">trains on {formatDevicesOf(job.pace, job.pace.devices)}</Badge>
@@ -62,7 +68,7 @@ function Machines({ schedule, running }: { schedule: TaskResultScheduleResult; r
                       <Badge>idle</Badge>
                     )}
                   </Table.Cell>
-                  <Table.Cell>
+                  <Table.Cell px={1}>
                     {shard.samples} samples, batches of {shard.batch_size}
                   </Table.Cell>
                 </Table.Row>
@@ -70,11 +76,13 @@ function Machines({ schedule, running }: { schedule: TaskResultScheduleResult; r
             })}
             {excluded.map(([machine, reason]) => (
               <Table.Row key={machine}>
-                <Table.Cell>{machine}</Table.Cell>
-                <Table.Cell>
+                <Table.Cell px={1}>{machine}</Table.Cell>
+                <Table.Cell px={1}>
                   <Badge colorPalette="gray">excluded</Badge>
                 </Table.Cell>
-                <Table.Cell color="fg.muted">{reason}</Table.Cell>
+                <Table.Cell px={1} color="fg.muted">
+                  {reason}
+                </Table.Cell>
               </Table.Row>
             ))}
           </Table.Body>

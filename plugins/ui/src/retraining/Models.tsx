@@ -3,6 +3,8 @@ import { Link } from "react-router-dom";
 
 import type { Overview } from "../contract";
 import { historyPath, subjectOf } from "../history/subjects";
+import { GuideLink } from "../look/GuideLink";
+import { modelPath } from "../model/versionsOf";
 import { Notice } from "../look/Notice";
 import { formatTime } from "../format";
 import type { Readings } from "./championOf";
@@ -24,7 +26,8 @@ export function Models({
   if (!models.length) {
     return (
       <Notice>
-        {only ? `${only} is not among the recently evaluated models.` : "No model has been evaluated recently."}
+        {only ? `${only} is not among the recently evaluated models.` : "No model has been evaluated recently."}{" "}
+        <GuideLink to="registry" />
       </Notice>
     );
   }
@@ -59,6 +62,16 @@ function ModelCard({ model }: { model: Model }) {
           {champion.reason ? ` ${champion.reason}` : ""}
         </Text>
         <Evaluations model={model} />
+        {model.registry ? (
+          <Text fontSize="sm">
+            <Link
+              to={modelPath({ model: model.name, registry: model.registry })}
+              style={{ textDecoration: "underline" }}
+            >
+              All versions, rollback
+            </Link>
+          </Text>
+        ) : null}
         {refusal ? <Text fontSize="sm">Last challenger, not promoted: {refusal}</Text> : null}
         {drift ? (
           <Text fontSize="sm">

@@ -3,6 +3,7 @@ import { useSearchParams } from "react-router-dom";
 
 import type { TrainingJob } from "../contract";
 import { formatClock, formatTime, jobStatus } from "../format";
+import { GuideLink } from "../look/GuideLink";
 import { Notice } from "../look/Notice";
 import { StatusBadge } from "../look/StatusBadge";
 import { originOf } from "../pace/series";
@@ -32,7 +33,12 @@ export function Recent({ jobs, showMore }: { jobs: TrainingJob[]; showMore: (() 
       },
       { replace: true },
     );
-  if (!jobs.length) return <Notice>No training job has ended yet.</Notice>;
+  if (!jobs.length)
+    return (
+      <Notice>
+        No training job has ended yet. <GuideLink to="own-data" />
+      </Notice>
+    );
   const shown = selectJobs(jobs, text, outcome, order);
   return (
     <Stack gap={3}>
@@ -84,12 +90,13 @@ function readChoice<Choice extends string>(text: string | null, choices: Choice[
 
 function Jobs({ jobs, order, setOrder }: { jobs: TrainingJob[]; order: Order; setOrder: (order: Order) => void }) {
   return (
-    <Table.ScrollArea>
+    <Table.ScrollArea whiteSpace="normal">
       <Table.Root size="sm" aria-label="Recently ended training jobs">
         <Table.Header>
           <Table.Row>
             {ORDERS.map((one) => (
               <Table.ColumnHeader
+                px={1}
                 key={one}
                 aria-sort={one !== order ? undefined : one === "job" ? "ascending" : "descending"}
               >
@@ -111,15 +118,15 @@ function Jobs({ jobs, order, setOrder }: { jobs: TrainingJob[]; order: Order; se
         <Table.Body>
           {jobs.map((job) => (
             <Table.Row key={`${job.dag_id} ${job.run_id} ${job.task_id} ${job.map_index}`}>
-              <Table.Cell>
+              <Table.Cell px={1}>
                 <RunLink job={job} />
               </Table.Cell>
-              <Table.Cell>{formatTime(new Date(job.pace.updated_at))}</Table.Cell>
-              <Table.Cell>
+              <Table.Cell px={1}>{formatTime(new Date(job.pace.updated_at))}</Table.Cell>
+              <Table.Cell px={1}>
                 <StatusBadge status={jobStatus(job)} />
                 <DeadlineOrReason job={job} />
               </Table.Cell>
-              <Table.Cell fontVariantNumeric="tabular-nums">
+              <Table.Cell px={1} fontVariantNumeric="tabular-nums">
                 {formatClock(job.pace.t_s)}{" "}
                 {job.pace.deadline_s !== null ? (
                   <Text as="span" color="fg.muted">

@@ -1,6 +1,7 @@
 import { Heading, Progress, Stack, Table, Text } from "@chakra-ui/react";
 
 import type { TrainingJob } from "../contract";
+import { GuideLink } from "../look/GuideLink";
 import { StatusBadge } from "../look/StatusBadge";
 import { Notice } from "../look/Notice";
 import { formatDevicesOf, type Level, jobStatus } from "../format";
@@ -25,26 +26,28 @@ export function Running({ jobs }: { jobs: TrainingJob[] }) {
         </Text>
       </Heading>
       {rows.length ? (
-        <Table.ScrollArea>
+        <Table.ScrollArea whiteSpace="normal">
           <Table.Root size="sm" aria-label="Running training jobs">
             <Table.Header>
               <Table.Row>
-                <Table.ColumnHeader>Training job</Table.ColumnHeader>
-                <Table.ColumnHeader>Deadline</Table.ColumnHeader>
-                <Table.ColumnHeader minW="9rem">Progress</Table.ColumnHeader>
-                <Table.ColumnHeader>Allocated</Table.ColumnHeader>
+                <Table.ColumnHeader px={1}>Training job</Table.ColumnHeader>
+                <Table.ColumnHeader px={1}>Deadline</Table.ColumnHeader>
+                <Table.ColumnHeader px={1} minW="9rem">
+                  Progress
+                </Table.ColumnHeader>
+                <Table.ColumnHeader px={1}>Allocated</Table.ColumnHeader>
               </Table.Row>
             </Table.Header>
             <Table.Body>
               {rows.map(({ job, status }) => (
                 <Table.Row key={`${job.dag_id} ${job.run_id} ${job.task_id} ${job.map_index}`}>
-                  <Table.Cell>
+                  <Table.Cell px={1}>
                     <RunLink job={job} />
                   </Table.Cell>
-                  <Table.Cell>
+                  <Table.Cell px={1}>
                     <StatusBadge status={status} />
                   </Table.Cell>
-                  <Table.Cell>
+                  <Table.Cell px={1}>
                     <Progress.Root value={job.pace.progress_pct} size="sm" aria-label={`Progress of ${job.task_id}`}>
                       <Progress.Track>
                         <Progress.Range />
@@ -55,7 +58,7 @@ export function Running({ jobs }: { jobs: TrainingJob[] }) {
                       {job.pace.deadline_s !== null ? `, setpoint ${job.pace.setpoint_pct.toFixed(1)} %` : ""}
                     </Text>
                   </Table.Cell>
-                  <Table.Cell fontVariantNumeric="tabular-nums">
+                  <Table.Cell px={1} fontVariantNumeric="tabular-nums">
                     {formatDevicesOf(job.pace, job.pace.devices)}
                   </Table.Cell>
                 </Table.Row>
@@ -64,7 +67,9 @@ export function Running({ jobs }: { jobs: TrainingJob[] }) {
           </Table.Root>
         </Table.ScrollArea>
       ) : (
-        <Notice>No training job is running.</Notice>
+        <Notice>
+          No training job is running. <GuideLink to="own-data" />
+        </Notice>
       )}
     </Stack>
   );

@@ -1,0 +1,79 @@
+import { expect, test } from "vitest";
+
+import type { History } from "../api";
+import type { TrainingJob } from "../contract";
+import type { VersionRow } from "../model/versionsOf";
+import { makePace } from "../samples";
+import { align, entriesOf, figuresOf } from "./entriesOf";
+
+const row = {
+  version: 3,
+  evaluation: {
+    ...{ metric: "auc", score: 0.72, championVersion: 2, championScore: 0.7, decision: { verdict: "better" } },
+  },
+} as VersionRow;
+const job = (task_id: string, operator: string, changed: object = {}) =>
+  ({
+    ...{ dag_id: "retrain", run_id: "run", task_id, map_index: -1, operator, state: "success", started_at: null },
+    pace: makePace({ state: "finished", t_s: 3600, deadline_s: 4000, devices: 2, ...changed }),
+  }) as TrainingJob;
+const history = (...samples: [number, number][]): History => ({
+  ...{ version: 1, columns: ["t_s", "devices"], samples, events: [], stride: 1, count: samples.length },
+});
+
+test("a training has its time, deviation, mean cores, core hours and scores", () => {
+  const run = {
+    jobs: [job("train", "DeadlineTrainingOperator")],
+    histories: new Map([["train[-1]", history([0, 1], [1800, 3])]]),
+  };
+  const [entry, ...others] = entriesOf(row, run);
+  expect([entry?.name, others]).toEqual(["version 3", []]);
+  expect(Object.fromEntries(entry ? figuresOf(entry) : [])).toEqual({
+    Time: "1:00:00",
+    Deadline: "1:06:40",
+    Deviation: "done 6 min 40 s early (−10.00 %)",
+    "Mean allocation": "2 cores",
+    "Core hours": "2",
+    "Score before": "0.7000 (version 2)",
+    "Score after": "0.7200 auc",
+    Decision: "better",
+  });
+});
+
+test("workers are one training, and other jobs of the run are named", () => {
+  const run = {
+    jobs: [
+      job("fleet.gate-1", "WorkerTrainingOperator"),
+      job("fleet.gate-2", "WorkerTrainingOperator"),
+      job("fleet.servers", "ParameterServerOperator"),
+      job("extra", "DeadlineTrainingOperator"),
+    ],
+    histories: new Map<string, History | null>(),
+  };
+  const entries = entriesOf({ ...row, evaluation: null }, run);
+  expect(entries.map(({ name, pace }) => [name, pace.devices])).toEqual([
+    ["version 3, fleet", 4],
+    ["version 3, extra", 2],
+  ]);
+  expect(
+    entries[1] &&
+      figuresOf(entries[1])
+        .filter(([, text]) => text === "not stored")
+        .map(([name]) => name),
+  ).toEqual(["Mean allocation", "Core hours", "Score after", "Decision"]);
+});
+
+test("series are aligned over all times", () => {
+  expect(
+    align([
+      { t: [0, 10], values: [1, 2] },
+      { t: [5, 10], values: [3, null] },
+    ]),
+  ).toEqual({
+    t: [0, 5, 10],
+    lines: [
+      [1, null, 2],
+      [null, 3, null],
+    ],
+  });
+});

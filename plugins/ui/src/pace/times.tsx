@@ -1,0 +1,92 @@
+import { Button, HStack, Text } from "@chakra-ui/react";
+import { createContext, useContext, useState } from "react";
+
+import type { Pace } from "../api";
+import { formatClock, formatDuration, formatTime } from "../format";
+import { secondsOfDay, timeZone } from "../look/zone";
+import { originOf } from "./series";
+
+/** How a page shows times: as durations from the start of the deadline, or as times of day. */
+export type TimeKind = "start" | "day";
+
+export const TimeKindContext = createContext<TimeKind>("start");
+
+const STORED_AS = "paceline.times";
+const NAMES: Record<TimeKind, string> = { start: "from the start", day: "of day" };
+
+/** Return the kind of times that the user has chosen, in all tabs of this browser, and a function that sets it. */
+export function useTimeKind(): [TimeKind, (kind: TimeKind) => void] {
+  const [kind, setKind] = useState<TimeKind>(() =>
+    globalThis.localStorage?.getItem(STORED_AS) === "day" ? "day" : "start",
+  );
+  return [
+    kind,
+    (chosen) => {
+      globalThis.localStorage?.setItem(STORED_AS, chosen);
+      setKind(chosen);
+    },
+  ];
+}
+
+/** Buttons that choose the kind of all times of a page. */
+export function TimeKindChoice({ kind, onChange }: { kind: TimeKind; onChange: (kind: TimeKind) => void }) {
+  return (
+    <HStack gap={1} role="group" aria-label="Times" justify="end">
+      <Text fontSize="sm" color="fg.muted">
+        Times
+      </Text>
+      {(Object.keys(NAMES) as TimeKind[]).map((one) => (
+        <Button
+          key={one}
+          size="xs"
+          variant={one === kind ? "solid" : "outline"}
+          aria-pressed={one === kind}
+          onClick={() => onChange(one)}
+        >
+          {NAMES[one]}
+        </Button>
+      ))}
+    </HStack>
+  );
+}
+
+export interface Times {
+  /** Format a time, given in seconds after the origin of the deadline. */
+  text: (t: number) => string;
+  /** The same as a value of its own, which must not be taken for the other kind. */
+  value: (t: number) => string;
+  /** The same time in the other kind. */
+  other: (t: number) => string;
+  /** Add these seconds to the times of an axis, so that round labels are round times. */
+  shift: number;
+  /** Format a label of this axis; the labels are `step` seconds apart. */
+  label: (shifted: number, step: number) => string;
+}
+
+/** Return the functions that format the times of a job. */
+export function timesOf(kind: TimeKind, pace: Pace, zone = timeZone(), now = new Date()): Times {
+  const origin = originOf(pace);
+  const at = (t: number) => new Date(origin.getTime() + 1000 * t);
+  const ofDay = (t: number) => formatTime(at(t), now, zone);
+  if (kind === "start") {
+    return { text: formatClock, value: formatDuration, other: (t) => `at ${ofDay(t)}`, shift: 0, label: formatClock };
+  }
+  const shift = secondsOfDay(origin, zone) + origin.getMilliseconds() / 1000;
+  const label = (shifted: number, step: number) => labelOf(at(shifted - shift), step, zone);
+  return { text: ofDay, value: ofDay, other: (t) => `after ${formatClock(t)}`, shift, label };
+}
+
+export const useTimes = (pace: Pace): Times => timesOf(useContext(TimeKindContext), pace);
+
+const DAY_S = 86_400;
+
+/** Return a label of an axis with times of day: a date at midnight and for steps of days; seconds for short steps. */
+export function labelOf(at: Date, step: number, zone = timeZone()): string {
+  if (step >= DAY_S || (step >= DAY_S / 8 && secondsOfDay(at, zone) === 0))
+    return at.toLocaleDateString(undefined, { month: "short", day: "numeric", timeZone: zone });
+  const seconds = step < 60 ? ({ second: "2-digit" } as const) : {};
+  return at.toLocaleTimeString(undefined, {
+    ...{ hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZone: zone },
+    ...seconds,
+  });
+}

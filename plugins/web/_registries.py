@@ -2,7 +2,7 @@
 
 Tasks' results name the registries, and every author of a DAG can write such a result. So the API server opens only
 what is safe whatever the name is: of a local folder the records of promotions, whose size is bounded; of an MLflow
-server its answers, through a connection of the type ``mlflow``. It opens no URL.
+server its answers, through a connection of the type ``mlflow``. It opens no URL that the administrator has not listed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from pydantic import BaseModel, ConfigDict
 from upath import UPath
 
 from paceline.airflow.mlflow_hook import MlflowHook
+from paceline.airflow.places import storage_path
 from paceline.errors import InvalidInputError, PacelineError
-from paceline.registry import FileRegistry, Registry
+from paceline.registry import FileRegistry, Registry, storage
 from paceline.registry.manifest import check_name
+
+from .airflow_internals import conf
 
 MLFLOW = "mlflow://"
 _PATIENCE_S = 5.0
@@ -106,14 +109,29 @@ def _open(location: str) -> Registry:
             raise _UnreadableError(f"The type of its connection is not {MlflowHook.conn_type!r}.")
         return MlflowHook(conn_id).get_conn(patience_s=_PATIENCE_S)
     path = location.removeprefix("file://")
-    if not os.path.isabs(path) or "::" in path or "://" in path:
-        raise _UnreadableError("The API server does not open object stores: it has no access to them.")
-    return FileRegistry(UPath(path))
+    if os.path.isabs(path) and "::" not in path and "://" not in path:
+        return FileRegistry(UPath(path))
+    if not _is_listed(location):
+        raise _UnreadableError("The API server does not open object stores that `read_object_stores` does not list.")
+    try:
+        return FileRegistry(storage_path(location))
+    except InvalidInputError:
+        raise _UnreadableError("The API server lacks the Airflow provider for this object store.") from None
+
+
+def _is_listed(location: str) -> bool:
+    """Return whether the administrator allows the API server to open an object store, or a folder of it."""
+    if "::" in location or ".." in location.split("/"):
+        return False
+    listed = conf.get("paceline", "read_object_stores", fallback="").split(",")
+    places = [f"{place.strip().rstrip('/')}/" for place in listed if "://" in place]
+    return any(f"{location}/".startswith(place) for place in places)
 
 
 def _read(registry: Registry, location: str, model: str) -> ChampionReading:
     check_name(model)
-    if isinstance(registry, FileRegistry) and not Path(registry.root.path, model).is_dir():
+    is_folder = isinstance(registry, FileRegistry) and storage.local(registry.root) is not None
+    if is_folder and not Path(registry.root.path, model).is_dir():
         raise _UnreadableError("The API server's machine has no folder of this registry with the model.")
     last, number = registry.last_promotion(model), registry.champion_number(model)
     if last and last.version != number:  # promoted since the first of the two calls, or another alias in MLflow

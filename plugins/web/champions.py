@@ -43,5 +43,5 @@ def _check_same(reading: ChampionReading, at: datetime | None, champion: int | N
         return reading
     if reading.promoted_at is not None and reading.promoted_at > at - _CLOCKS_DIFFER_BY:
         return reading
-    problem = "The folder on the API server's machine is not that of the tasks: it lacks their last promotion."
+    problem = "The folder that the API server reads is not that of the tasks: it lacks their last promotion."
     return ChampionReading(registry=reading.registry, model=reading.model, read_at=reading.read_at, problem=problem)

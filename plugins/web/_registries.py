@@ -131,7 +131,7 @@ def _is_listed(location: str) -> bool:
 def _read(registry: Registry, location: str, model: str) -> ChampionReading:
     check_name(model)
     is_folder = isinstance(registry, FileRegistry) and storage.local(registry.root) is not None
-    if is_folder and not Path(registry.root.path, model).is_dir():
+    if is_folder and not Path(location.removeprefix("file://"), model).is_dir():
         raise _UnreadableError("The API server's machine has no folder of this registry with the model.")
     last, number = registry.last_promotion(model), registry.champion_number(model)
     if last and last.version != number:  # promoted since the first of the two calls, or another alias in MLflow

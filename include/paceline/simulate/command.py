@@ -128,11 +128,13 @@ def _simulate(args: argparse.Namespace) -> int:
     policies = [_make_policy(name, args) for name in names]
     workload = _workload(args)
     _prepare_outputs(args)
-    results, durations_s, outcomes = [], [], []
+    results, durations_s = [], []
+    outcomes: list[tuple[object, ...]] = []
     with tqdm(total=len(workload.arrivals) * len(names), unit="job", leave=False) as bar:
         for name, policy in zip(names, policies, strict=True):
             bar.set_description(name)
             began_s = time.perf_counter()
+            departed: list[JobOutcome] = []
             simulation = Simulation(
                 workload.arrivals,
                 workload.nodes,
@@ -140,10 +142,11 @@ def _simulate(args: argparse.Namespace) -> int:
                 friction=friction,
                 period_s=args.period,
                 pue=workload.pue,
-                on_outcome=(lambda outcome, name=name: outcomes.append((name, *outcome))) if args.outcomes else None,
+                on_outcome=departed.append if args.outcomes else None,
             )
             results.append(replace(simulation.run(bar.update), policy=name))
             durations_s.append(time.perf_counter() - began_s)
+            outcomes += [(name, *outcome) for outcome in departed]
     print(table(results, workload.devices, durations_s))
     if args.json:
         args.json.write_text(json.dumps([result.to_dict() for result in results], indent=1) + "\n")

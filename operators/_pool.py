@@ -116,8 +116,8 @@ class PoolLog:
             if request.lost and request.key not in self._lost:
                 self._lost.add(request.key)
                 message = (
-                    "%s ended without removing its job: up to %g devices are reserved until the task is cleared, "
-                    "or `paceline clean --remove` removes the job"
+                    "%s has ended, and its job may still run: up to %g devices stay reserved until "
+                    "`paceline clean --remove` finds and removes the job, or, if it is gone, until the task is cleared"
                 )
                 self._log.warning(message, request.key, request.committed)
 

@@ -2,7 +2,8 @@
 
 Tasks' results name the registries, and every author of a DAG can write such a result. So the API server opens only
 what is safe whatever the name is: of a local folder the manifests and the records of promotions, whose size is bounded;
-of an MLflow server its answers, through a connection of the type ``mlflow``. It opens no URL.
+of an MLflow server its answers, through a connection of the type ``mlflow``. It opens no URL that the administrator has
+not listed.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from pydantic import BaseModel, ConfigDict
 from upath import UPath
 
 from paceline.airflow.mlflow_hook import MlflowHook
+from paceline.airflow.places import storage_path
 from paceline.errors import InvalidInputError, PacelineError
-from paceline.registry import FileRegistry, Promotion, Registry, VersionSummary
+from paceline.registry import FileRegistry, Promotion, Registry, VersionSummary, storage
 from paceline.registry.manifest import check_name
+
+from .airflow_internals import conf
 
 MLFLOW = "mlflow://"
 _PATIENCE_S = 5.0
@@ -134,9 +138,23 @@ def open_safely(location: str) -> Registry:
             raise UnreadableError(f"The type of its connection is not {MlflowHook.conn_type!r}.")
         return MlflowHook(conn_id).get_conn(patience_s=_PATIENCE_S, open_path=_refuse)
     path = location.removeprefix("file://")
-    if not os.path.isabs(path) or "::" in path or "://" in path:
-        raise UnreadableError("The API server does not open object stores: it has no access to them.")
-    return FileRegistry(UPath(path))
+    if os.path.isabs(path) and "::" not in path and "://" not in path:
+        return FileRegistry(UPath(path))
+    if not _is_listed(location):
+        raise UnreadableError("The API server does not open object stores that `read_object_stores` does not list.")
+    try:
+        return FileRegistry(storage_path(location))
+    except InvalidInputError:
+        raise UnreadableError("The API server lacks the Airflow provider for this object store.") from None
+
+
+def _is_listed(location: str) -> bool:
+    """Return whether the administrator allows the API server to open an object store, or a folder of it."""
+    if "::" in location or ".." in location.split("/"):
+        return False
+    listed = conf.get("paceline", "read_object_stores", fallback="").split(",")
+    places = [f"{place.strip().rstrip('/')}/" for place in listed if "://" in place]
+    return any(f"{location}/".startswith(place) for place in places)
 
 
 def _refuse(uri: str) -> Any:
@@ -146,7 +164,8 @@ def _refuse(uri: str) -> Any:
 def check_has(registry: Registry, model: str) -> None:
     """Raise an error for a bad name, and for a folder of another machine."""
     check_name(model)
-    if isinstance(registry, FileRegistry) and not Path(registry.root.path, model).is_dir():
+    local = storage.local(registry.root) if isinstance(registry, FileRegistry) else None
+    if local is not None and not Path(local, model).is_dir():
         raise UnreadableError("The API server's machine has no folder of this registry with the model.")
 
 

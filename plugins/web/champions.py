@@ -48,5 +48,5 @@ def check_same(reading: Reading, at: datetime | None, champion: int | None) -> R
         return reading
     if reading.promoted_at is not None and reading.promoted_at > at - _CLOCKS_DIFFER_BY:
         return reading
-    problem = "The folder on the API server's machine is not that of the tasks: it lacks their last promotion."
+    problem = "The folder that the API server reads is not that of the tasks: it lacks their last promotion."
     return type(reading)(registry=reading.registry, model=reading.model, read_at=reading.read_at, problem=problem)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -84,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 
     deadline = commands.add_parser("deadline", help="read or change the deadline of a running training job")
     actions = deadline.add_subparsers(required=True, metavar="ACTION")
-    show = actions.add_parser("show", parents=[login], help="print the deadline as the user wrote it")
+    show = actions.add_parser("show", parents=[login], help="print the deadline as written, and in force if it differs")
     change = actions.add_parser("set", parents=[login], help="change the deadline")
     for action, run in ((show, _show_deadline), (change, _set_deadline)):
         action.add_argument("dag", metavar="DAG")
@@ -150,7 +151,7 @@ def _show_deadline(options: argparse.Namespace) -> int:
     api = _connect(options)
     jobs = _training_jobs(api, options, _run_id(api, options))
     for job in jobs:
-        text = job["deadline"]["value"] or "none"
+        text = _deadline_text(job)
         print(text if _is_named(job, options) else f"{_task_name(job)}: {text}")
     return 0
 
@@ -168,10 +169,24 @@ def _set_deadline(options: argparse.Namespace) -> int:
     api.pages(path, {"deadline": deadline.to_json(), "jobs": targets}, method="PUT")
     for job in jobs:
         print(
-            f"Deadline of {_task_name(job)} in {run}: {job['deadline']['value'] or 'none'} -> {options.value}. "
+            f"Deadline of {_task_name(job)} in {run}: {_deadline_text(job)} -> {options.value}. "
             "The task applies it within two control periods."
         )
     return 0
+
+
+def _deadline_text(job: dict[str, Any]) -> str:
+    """Return the stored deadline of a job, and the one in force if the job has rejected the stored one."""
+    value, pace = job["deadline"]["value"], PaceSample.read(job["pace"])
+    text = str(value or "none")
+    if pace is None:
+        return text
+    in_force_s = pace.deadline_in_force_s
+    try:
+        applies = StoredDeadline(value).accept(pace.origin, -math.inf, in_force_s) == in_force_s
+    except InvalidInputError:
+        applies = False
+    return text if applies else f"{text} (in force: {'none' if math.isinf(in_force_s) else f'{in_force_s:g} s'})"
 
 
 def _training_jobs(api: AirflowApi, options: argparse.Namespace, run: str) -> list[dict[str, Any]]:

@@ -97,6 +97,15 @@ def get_provider_info() -> dict[str, Any]:
                         "example": None,
                         "default": "True",
                     },
+                    "read_object_stores": {
+                        "description": "URLs of object stores, separated by commas, that the API server may open to "
+                        "read the champions of registries there or below. It needs the Airflow provider of the store. "
+                        "Set it on the API server.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "s3://aws_default@models",
+                        "default": "",
+                    },
                     "allow_root": {
                         "description": "Whether tasks may run containers as root, with "
                         "``Docker(allow_root=True)``. Set it on the workers.",

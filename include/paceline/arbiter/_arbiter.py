@@ -53,7 +53,7 @@ class Arbiter:
     >>> for grant in Arbiter(devices=2).step(requests, now_s=0.0):
     ...     print(grant.key, grant.ceiling.devices, grant.ceiling.reason)
     soon 1.05 smallest allocation that meets its deadline
-    later 0.95 more devices than its deadline requires, because spare devices are available
+    later 0.95 more devices than its plan needs now to meet its deadline, because spare devices are available
     """
 
     def __init__(

@@ -18,13 +18,13 @@ class ReasonKind(Enum):
 
     # Plans with deadlines
     MEETS_DEADLINE = "smallest allocation that meets its deadline"
-    HAS_SPARE_DEVICES = "more devices than its deadline requires, because spare devices are available"
+    HAS_SPARE_DEVICES = "more devices than its plan needs now to meet its deadline, because spare devices are available"
     CAN_WAIT = "can wait and still meet its deadline"
     PROMISES_EXTENDED = "smallest allocation with which no promised job is more than {late_pct:.0f} % late"
     ADMITTED = "admitted: meets its deadline"
     REJECTED = "rejected: its deadline does not fit alongside the deadlines of admitted jobs"
     OVERRUN = "can no longer meet its deadline; {state} spare devices"
-    INFEASIBLE = "misses its deadline even alone in the pool; {state} spare devices"
+    INFEASIBLE = "by the newest estimate, misses its deadline even alone in the pool; {state} spare devices"
     CROWDED_OUT = "misses its deadline because of other jobs; {state} spare devices"
     NO_DEADLINE = "no deadline: {state} spare devices"
     NEXT_TURN = "has waited longest: starts as soon as promised jobs leave room for it"

@@ -138,7 +138,7 @@ class Queue:
             return {}
         self._handled_s = newest.deadline_s
         if newest.fits:
-            self._log.info("The deadline of %.0f s fits alongside the deadlines of other jobs", deadline_s)
+            self._log.info("By its last run, the deadline of %.0f s fits alongside those of other jobs", deadline_s)
             return {}
         message = f"deadline: {deadline_s:.0f} s does not fit alongside the deadlines of other jobs, "
         message += f"the earliest deadline that fits is {newest.earliest_s:.0f} s"

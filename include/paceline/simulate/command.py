@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -88,6 +89,13 @@ def add_command(commands: Any) -> None:
     )
     simulate.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the results as JSON")
     simulate.add_argument(
+        "--outcomes",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="write a CSV file with the times of each job, in seconds after the first arrival, under each policy",
+    )
+    simulate.add_argument(
         "--picture", type=Path, default=None, metavar="FILE", help="plot queue, device use and finished jobs over time"
     )
     simulate.set_defaults(run=_simulate, url="")
@@ -108,7 +116,7 @@ def _simulate(args: argparse.Namespace) -> int:
     require("worker", "numpy", "scipy", "tqdm", *(["matplotlib"] if args.picture else []))
     from tqdm import tqdm
 
-    from paceline.simulate.cluster import ElasticFlowOverhead, Friction, Simulation
+    from paceline.simulate.cluster import ElasticFlowOverhead, Friction, JobOutcome, Simulation
 
     names = args.policy or ["edf", "on_time"]
     friction = Friction(
@@ -121,10 +129,12 @@ def _simulate(args: argparse.Namespace) -> int:
     workload = _workload(args)
     _prepare_outputs(args)
     results, durations_s = [], []
+    outcomes: list[tuple[object, ...]] = []
     with tqdm(total=len(workload.arrivals) * len(names), unit="job", leave=False) as bar:
         for name, policy in zip(names, policies, strict=True):
             bar.set_description(name)
             began_s = time.perf_counter()
+            departed: list[JobOutcome] = []
             simulation = Simulation(
                 workload.arrivals,
                 workload.nodes,
@@ -132,12 +142,17 @@ def _simulate(args: argparse.Namespace) -> int:
                 friction=friction,
                 period_s=args.period,
                 pue=workload.pue,
+                on_outcome=departed.append if args.outcomes else None,
             )
             results.append(replace(simulation.run(bar.update), policy=name))
             durations_s.append(time.perf_counter() - began_s)
+            outcomes += [(name, *outcome) for outcome in departed]
     print(table(results, workload.devices, durations_s))
     if args.json:
         args.json.write_text(json.dumps([result.to_dict() for result in results], indent=1) + "\n")
+    if args.outcomes:
+        with args.outcomes.open("w", newline="") as file:
+            csv.writer(file).writerows([("policy", *JobOutcome._fields), *outcomes])
     if args.picture:
         from paceline.simulate.cluster.picture import draw
 
@@ -147,7 +162,7 @@ def _simulate(args: argparse.Namespace) -> int:
 
 def _prepare_outputs(args: argparse.Namespace) -> None:
     """Check before a long simulation that its results can be written; create missing folders."""
-    for field, path in (("--json", args.json), ("--picture", args.picture)):
+    for field, path in (("--json", args.json), ("--outcomes", args.outcomes), ("--picture", args.picture)):
         if path is None:
             continue
         if path == args.picture:

@@ -114,7 +114,8 @@ class FleetAirflow:
 
     def _job(self, key, value):
         deadline = {"value": value, "by": None, "updated_at": "2030-01-01T12:00:00Z"}
-        return {"task_id": key[0], "map_index": key[1], "state": "running", "deadline": deadline}
+        pace = a_sample(deadline_s=3600.0 if value == "1h" else 1200.0).to_json()
+        return {"task_id": key[0], "map_index": key[1], "state": "running", "deadline": deadline, "pace": pace}
 
 
 @pytest.mark.parametrize(
@@ -144,3 +145,21 @@ def test_deadline_of_a_group_is_shown_by_task(monkeypatch, capsys):
     assert "TASK: got 'evaluate', expected a running training task of run run of dag" in capsys.readouterr().err
     assert cli.main(["deadline", "set", "dag", "walk", "train", "60s"]) == 1
     assert "RUN: got 'walk', expected the id of a run of dag" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [
+        (None, "none (in force: 1200 s)"),  # rejected, because the job has a deadline
+        ("soon", "soon (in force: 1200 s)"),
+        ("1s", "1s (in force: 1200 s)"),
+        ("20m", "20m"),
+        ("2030-01-01T12:20:00+00:00", "2030-01-01T12:20:00+00:00"),
+    ],
+)
+def test_deadline_that_the_job_has_rejected_is_shown_with_the_one_in_force(monkeypatch, capsys, stored, shown):
+    airflow = FleetAirflow()
+    airflow.deadlines["training", -1] = stored
+    monkeypatch.setattr(cli, "_connect", lambda options: airflow)
+    assert cli.main(["deadline", "show", "dag", "run", "training"]) == 0
+    assert capsys.readouterr().out == f"{shown}\n"

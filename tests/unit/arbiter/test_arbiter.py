@@ -433,6 +433,31 @@ def test_job_without_deadline_gets_spare_devices():
     assert alone[0].ceiling.devices == pytest.approx(2.0), "even while its remaining work is unknown"
 
 
+def test_reason_of_a_job_that_is_late_on_its_own_pace_does_not_contradict_it():
+    behind = DeviceRequest(
+        "behind", "training", 0, 100, 0, 0, 0.1, 2.0, 0.05, 0.1, 1, Ceiling(0.1, 1), RemainingWork(50.0, 1.0, 0.0),
+        late=True,
+    )  # fmt: skip
+    (grant,) = Arbiter(devices=2).step([behind], now_s=0.0)
+    assert grant.ceiling.devices > 0.5, "the least that meets its deadline"
+    assert "its plan needs now" in str(grant.ceiling.reason), "and not: than its deadline requires"
+
+
+def test_job_that_turns_out_to_be_slower_than_at_its_admission_is_late_by_the_newest_estimate():
+    new = DeviceRequest(
+        "job", "waiting", 0, 100, 0, 0, 0.1, 2.0, 0.05, 0.0, 0, None, RemainingWork(50.0, 1.0, 0.0), user_deadline_s=100
+    )
+    arbiter = Arbiter(devices=2)
+    (admitted,) = arbiter.step([new], now_s=0.0)
+    assert admitted.ceiling.fits
+    slow = replace(
+        new, state="training", ceiling=admitted.ceiling, applied_grant=1, remaining=RemainingWork(900.0, 1.0, 0.0)
+    )
+    waits = replace(new, key="other", arrived_s=9.0)  # a reason to decide
+    grants = {one.key: one.ceiling for one in arbiter.step([replace(slow, held=0.1, updated_s=9.0), waits], now_s=9.0)}
+    assert str(grants["job"].reason).startswith("by the newest estimate, misses its deadline")
+
+
 def test_policy_gets_jobs_in_order_of_arrival_with_their_start_times():
     class RecordingGreedy(Greedy):
         def allocate(self, jobs, nodes, now_s, *, rescale):

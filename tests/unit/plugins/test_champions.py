@@ -6,6 +6,7 @@ import json
 import math
 import socket
 import threading
+import uuid
 from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -13,10 +14,13 @@ from typing import Any
 
 import pytest
 from airflow.models.xcom import XCOM_RETURN_KEY
+from airflow.sdk.io import attach
+from fsspec.implementations.memory import MemoryFileSystem
 from sqlalchemy.orm import Session
 from tests.mlflow_server import MlflowServer
 from tests.unit.plugins.test_overview import promote_task, start_task
 
+from paceline.airflow.places import storage_path
 from paceline.contract import EVALUATION_XCOM, PROMOTION_XCOM
 from paceline.plugins.web import _registries
 from paceline.plugins.web import champions as route
@@ -133,6 +137,32 @@ def test_registry_that_the_api_server_must_not_or_cannot_open_has_a_problem(
     (reading,) = read_champions(location, ["flights"])
     assert expected in (reading.problem or "")
     assert reading.champion is None
+
+
+def test_listed_object_store_is_read_and_no_other(
+    session: Session, tmp_path: Path, push_result: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach("memory", fs=MemoryFileSystem())  # an object store for Airflow in the memory of this process
+    store = f"memory://{uuid.uuid4().hex}"
+    registry = register_two(FileRegistry(storage_path(f"{store}/models")), tmp_path)
+    registry.promote("flights", 2, "better")
+    push_result(f"{store}/models", champion=2)
+    assert "does not open object stores" in (ask(session).problem or "")
+    monkeypatch.setenv("AIRFLOW__PACELINE__READ_OBJECT_STORES", f"s3://aws@other, {store}/")
+    assert (ask(session).champion, ask(session).problem) == (2, None)
+    registry.promote("flights", 1, "wrong on Sundays", hold=True)
+    reading = ask(session)
+    assert (reading.champion, reading.reason, reading.held) == (1, "wrong on Sundays", True)
+    assert [one.champion for one in read_champions(f"{store}/models", ["unknown"])] == [None]
+    for other in (f"{store}2/models", f"{store}/../models", f"simplecache::{store}/models", f"x{store}/models"):
+        (failed,) = read_champions(other, ["flights"])
+        assert "does not open object stores" in (failed.problem or "")
+
+
+def test_listed_object_store_without_its_provider_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__PACELINE__READ_OBJECT_STORES", "s3x://bucket")
+    (reading,) = read_champions("s3x://bucket/models", ["flights"])
+    assert "lacks the Airflow provider" in (reading.problem or "")
 
 
 def tamper(registry: FileRegistry, kind: str) -> None:

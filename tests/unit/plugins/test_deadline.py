@@ -106,7 +106,7 @@ def set_by_command(session: Session, monkeypatch: pytest.MonkeyPatch, capsys: py
         now = datetime.now(timezone.utc)
         row = add_job(session, "train", sample_of(current_s), now)
         seen = {"value": "15m", "updated_at": now.isoformat()}
-        job = {"task_id": "train", "map_index": -1, "state": "running", "deadline": seen}
+        job = {"task_id": "train", "map_index": -1, "state": "running", "deadline": seen, "pace": None}
 
         def call(path: str, body: Any = None, *, method: str = "GET") -> Any:
             if method == "GET":

@@ -1,5 +1,6 @@
 """``paceline simulate`` compares policies on a workload reproducibly, and reports invalid input."""
 
+import csv
 import json
 
 import pytest
@@ -56,7 +57,7 @@ def test_published_trace_is_simulated_with_its_throughputs(tmp_path, capsys):
 
 def test_rejected_jobs_and_broken_promises_are_counted(tmp_path, capsys):
     (tmp_path / "resnet50.csv").write_text("global_batch_size,1\n64,10\n")
-    trace = tmp_path / "trace"
+    trace, jobs = tmp_path / "trace", tmp_path / "outcomes" / "jobs.csv"
     rows = ["a,0,100,resnet50,12,64,1,10", "b,0,100,resnet50,15,64,1,10"]
     trace.write_text(
         "job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration\n"
@@ -67,7 +68,14 @@ def test_rejected_jobs_and_broken_promises_are_counted(tmp_path, capsys):
     policies = ("elasticflow", "on_time_promises", "edf")
     arguments = [argument for policy in policies for argument in ("--policy", policy)]
     options = ("--nodes", "1", "--throughputs", str(tmp_path), "--json", str(figures), "--slot", "1")
-    assert simulate(str(trace), *arguments, *options) == 0
+    assert simulate(str(trace), *arguments, *options, "--outcomes", str(jobs)) == 0
+    by_job = list(csv.DictReader(jobs.open()))
+    assert [(row["policy"], row["name"], row["status"], row["met"]) for row in by_job] == [
+        ("elasticflow", "1", "rejected", "False"), ("elasticflow", "0", "done", "True"),
+        ("on_time_promises", "0", "done", "True"), ("on_time_promises", "1", "done", "False"),
+        ("edf", "0", "done", "True"), ("edf", "1", "done", "False"),
+    ]  # fmt: skip
+    assert (by_job[-1]["arrived_s"], by_job[-1]["started_s"], by_job[-1]["departed_s"]) == ("0.0", "10.0", "20.0")
     heading, *lines = capsys.readouterr().out.splitlines()
     assert "REJECTED  ACCEPTED LATE" in heading
     assert [line.split()[0] for line in lines] == list(policies)

@@ -51,6 +51,13 @@ def test_philly_columns_and_pollux_applications_are_read(tmp_path, tables):
     assert (only.work, only.deadline_s) == (pytest.approx(0.5 * 3600 * 10), None)
 
 
+def test_job_with_an_empty_deadline_has_none_and_a_missing_column_is_an_error(tmp_path, tables):
+    first, second = read_trace(write_trace(tmp_path, ELASTICFLOW.replace("resnet50,150", "resnet50,")), tables)
+    assert (first.deadline_s, second.deadline_s) == (None, 160.0)
+    with pytest.raises(InvalidInputError, match=r"line 2, deadline: got '', expected a value in a column deadline"):
+        list(read_trace(write_trace(tmp_path, ELASTICFLOW.replace("deadline", "due")), tables))
+
+
 def test_trace_can_be_resampled_reproducibly_to_any_length(tmp_path, tables):
     original = list(read_trace(write_trace(tmp_path, ELASTICFLOW), tables))
     many = list(resample(original, 50, seed=3))

@@ -63,7 +63,7 @@ def read_trace(file: Path, tables: Mapping[tuple[str, int], Speeds], *, jobs: in
     Parameters
     ----------
     file:
-        A trace with deadlines (ElasticFlow) or without (Pollux).
+        A trace with deadlines (ElasticFlow), of which some may be empty, or without (Pollux).
     tables:
         Speeds of the models in the trace, see :func:`read_throughputs`.
     jobs:
@@ -129,9 +129,14 @@ def _elasticflow_arrival(
         arrives_s=cell_number("submission_time"),
         work=cell_number("num_iteration"),
         speeds={DEVICE: speeds},
-        deadline_s=cell_number("deadline"),
+        deadline_s=None if _has_empty_deadline(row) else cell_number("deadline"),
         requested=int(cell_number("num_gpu")),
     )
+
+
+def _has_empty_deadline(row: Mapping[str, str]) -> bool:
+    """Return whether a job has no deadline. A missing column is an error, because its name may be misspelled."""
+    return any(row.get(column) == "" for column in _COLUMNS["deadline"])
 
 
 def _pollux_arrival(index: int, row: Mapping[str, str], tables: Mapping[tuple[str, int], Speeds], file: str) -> Arrival:

@@ -1,0 +1,1 @@
+"""What each release of Paceline stores, for the test that later versions read it."""

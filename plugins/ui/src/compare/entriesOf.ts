@@ -81,7 +81,10 @@ export function figuresOf({ pace, series, status, row: { evaluation } }: Entry):
     ["Deadline", deadline === null ? "none" : formatClock(deadline)],
     ["Deviation", status.text],
     ["Mean allocation", mean === null ? "not stored" : formatMean(mean, unit)],
-    [`${nameOfUnit(unit)} hours`, mean === null ? "not stored" : Number((deviceSeconds(series) / 3600).toPrecision(3)).toString()],
+    [
+      `${nameOfUnit(unit)} hours`,
+      mean === null ? "not stored" : Number((deviceSeconds(series) / 3600).toPrecision(3)).toString(),
+    ],
     [
       "Score before",
       evaluation?.championVersion == null

@@ -20,7 +20,6 @@ from paceline.operators import DeadlineTrainingOperator, Docker, Process, train
 from paceline.run import MemoryState
 from paceline.runtime import JobStatus
 
-NOW = datetime.now(timezone.utc)
 NAMED = Docker(engine_conn_id="site")
 SENT = {"version": 1, "sent": ["missed"], "deadline_s": 100.0}
 ERROR = {"reason": "error"}
@@ -46,8 +45,8 @@ def without_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def context() -> Any:
     ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="train", map_index=-1, try_number=1, max_tries=0)
-    ti.start_date, ti.stats_tags = NOW, {}
-    return {"ti": ti, "dag_run": SimpleNamespace(start_date=NOW), "task_state_store": MemoryState()}
+    ti.start_date, ti.stats_tags = datetime.now(timezone.utc), {}
+    return {"ti": ti, "dag_run": SimpleNamespace(start_date=ti.start_date), "task_state_store": MemoryState()}
 
 
 def a_task(tmp_path: Path, **arguments: Any) -> DeadlineTrainingOperator:
@@ -178,7 +177,7 @@ def test_worker_process_controls_the_job_of_a_trigger_that_cannot_run(
     task, found = a_task(tmp_path, deferrable=True), []
     task.execute = lambda context: found.append(task.new_training(context))  # type: ignore[assignment, method-assign]
     if deferred is not None:
-        record = JobRecord(runtime="docker", id="a", origin=NOW, devices=1.0, deferred=deferred)
+        record = JobRecord(runtime="docker", id="a", origin=datetime.now(timezone.utc), devices=1.0, deferred=deferred)
         context["task_state_store"].set(CONTAINER, record.to_json())
     kwargs = {"error": reason.value, "traceback": ["No module named paceline"]}
     if expected is not None:

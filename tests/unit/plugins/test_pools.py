@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
@@ -33,6 +34,12 @@ from paceline.plugins.web.pools import PoolView, _read_histories, pool_view, poo
 
 POOL = "training"
 NOW = datetime.now(timezone.utc)
+
+
+@pytest.fixture(autouse=True)
+def _now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set ``NOW``: a test may run hours after the import of its module."""
+    monkeypatch.setattr(sys.modules[__name__], "NOW", datetime.now(timezone.utc))
 
 
 def add_task(session: Session, dag_id: str, pool: str = POOL, state: str = "running", ended: Any = None) -> UUID:

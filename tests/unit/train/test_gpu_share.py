@@ -171,6 +171,35 @@ def test_killed_process_frees_its_turn(tmp_path):
         holder.wait()
 
 
+def test_turn_ends_although_a_process_that_was_forked_meanwhile_has_its_file_open(tmp_path):
+    turns, others = GpuTurns([str(tmp_path)]), GpuTurns([str(tmp_path)])
+    turns.take()
+    inherited = os.dup(turns._held[0])
+    try:
+        turns.release()
+        assert others._try()
+    finally:
+        others.release()
+        os.close(inherited)
+
+
+def test_turn_ends_if_the_gpu_reports_an_error_of_the_training_code(gpu, time, monkeypatch):
+    job = gpu.job("job", 0.5)
+
+    def fail() -> float:
+        raise RuntimeError("CUDA error")
+
+    def train() -> None:
+        job.share.begin()
+        monkeypatch.setattr(job, "wait", fail)
+        with pytest.raises(RuntimeError, match="CUDA error"):
+            job.share.leave()
+        assert job.turns._held == []
+        job.share.leave()
+
+    time.run(train)
+
+
 def test_turns_on_two_gpus_are_taken_in_the_same_order(tmp_path, time):
     paths = [tmp_path / name for name in ("gpu-0", "gpu-1")]
     for path in paths:

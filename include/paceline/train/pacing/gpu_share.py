@@ -174,9 +174,11 @@ class GpuShare:
 
     def _end_turn(self) -> None:
         assert self._timer is not None  # set at the start of the turn
-        busy_s = self._timer.wait()
-        self._turns.release()
-        self._has_turn = False
+        try:
+            busy_s = self._timer.wait()
+        finally:  # CUDA reports an error of the training code when it is waited for
+            self._turns.release()
+            self._has_turn = False
         self._pay(busy_s)
         self._batch_s = busy_s / self._batches if self._batches else 0.0
         # Keep no turn while the loop waits for its data, but wait for the GPU after each batch.

@@ -21,8 +21,11 @@ from .share import read_control
 # Duration of a turn. The GPU is idle from the end of a turn until the next batch is launched, so that shorter turns
 # waste more of its time, and longer ones let other jobs wait longer.
 _TURN_S = 0.06
-# Largest credit at the start of a turn, in seconds of the GPU's time. It also grows while the job waits for its turn.
+# Largest credit that grows while the job does not need the GPU, in seconds of the GPU's time.
 _MAX_CREDIT_S = 0.25
+# Largest credit that grows while the job waits for its turn: a job with short batches catches up with one with long
+# batches.
+_MAX_OWED_S = 2.0
 _SHORT_WAIT_S = 0.001  # waiting for the next batch for less time than this is no waiting for data
 _LOOK_S = 0.05  # longest time until a new share takes effect while the job waits for credit
 _ROUNDING_S = 1e-6
@@ -65,6 +68,7 @@ class GpuShare:
         self._timer: GpuTimer | None = None
         self._share = 1.0
         self._credit_s, self._earned_until_s = 0.0, clock()
+        self._owed_s = 0.0  # credit at the start of the last turn
         self._used_s: float | None = None
         self._has_turn = self._in_batch = self._outside = False
         self._turn_began_s = 0.0
@@ -165,9 +169,10 @@ class GpuShare:
             self.refresh()
         if self._share >= 1 or self._is_ending():
             return False
+        self._credit_s = min(self._credit_s, max(self._owed_s, _MAX_CREDIT_S))
         self._turns.take()
         self.refresh()
-        self._credit_s = min(self._credit_s, _MAX_CREDIT_S)
+        self._owed_s = self._credit_s = min(self._credit_s, _MAX_OWED_S)
         self._timer = self._choose_timer(self._timer)
         self._has_turn, self._batches, self._turn_began_s = True, 0, self._clock()
         return True

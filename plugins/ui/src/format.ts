@@ -133,6 +133,9 @@ export function unitOf({ quantum, shares_gpus }: { quantum: number; shares_gpus?
   return shares_gpus ? "GPU" : quantum >= 1 ? "device" : "core";
 }
 
+/** The title of an allocation in a unit. */
+export const UNIT_TITLES: Record<Unit, string> = { core: "Cores", device: "Devices", GPU: "GPUs" };
+
 /** Format an allocation: `1.5` -> `1.5 cores`. */
 export function formatDevices(amount: number, unit: Unit): string {
   const digits = amount >= 10 ? 1 : 2;

@@ -3,7 +3,7 @@ import { useMemo, useState } from "react";
 
 import type { Pace, RunEvent } from "../api";
 import { type Colors, useColors } from "../look/colors";
-import { formatClock, formatDevicesOf, formatTick } from "../format";
+import { formatClock, formatDevicesOf, formatTick, UNIT_TITLES, unitOf } from "../format";
 import { Chart, type Line, type Mark } from "./Chart";
 import { ceilingOverTime, isMarked } from "./events";
 import { coresOverTime, describeNodes, scalingAt } from "./nodes";
@@ -64,7 +64,7 @@ export function Charts({ name, series, pace, events }: Props) {
         />
       </ChartSection>
       <ChartSection
-        title={pace.quantum >= 1 ? "Devices" : "Cores"}
+        title={UNIT_TITLES[unitOf(pace)]}
         keys={[
           ["allocated", colors.devices],
           ["maximum", colors.muted, true],

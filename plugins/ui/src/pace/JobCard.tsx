@@ -18,6 +18,8 @@ import {
   devicesNote,
   jobStatus,
   teamStatus,
+  UNIT_TITLES,
+  unitOf,
 } from "../format";
 import { DeadlineForm } from "./DeadlineForm";
 import { EarlierRun } from "./EarlierRun";
@@ -138,11 +140,7 @@ function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
         }
         note={ended ? `after ${formatClock(pace.t_s)}` : forecastNote(pace)}
       />
-      <Figure
-        name={pace.quantum >= 1 ? "Devices" : "Cores"}
-        value={formatDevicesOf(pace, pace.devices)}
-        note={devicesNote(pace)}
-      />
+      <Figure name={UNIT_TITLES[unitOf(pace)]} value={formatDevicesOf(pace, pace.devices)} note={devicesNote(pace)} />
       {pace.loss === null ? null : <Figure name="Loss" value={pace.loss.toPrecision(4)} />}
       {Object.entries(pace.metrics).map(([metric, value]) => (
         <Figure key={metric} name={metric} value={value.toPrecision(4)} />

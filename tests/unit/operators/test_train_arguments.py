@@ -117,6 +117,20 @@ def test_quantum_of_a_job_with_gpus_makes_them_the_devices(arguments, shared_gpu
     assert settings.limits(16.0, task.log) == limits
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, r"min_devices: got 0.1, expected at most the 0.05 GPUs of the job"),
+        ({"max_devices": 1}, r"min_devices: got 0.1, expected at most the 0.05 GPUs of the job"),
+        ({"quantum": 0.5, "max_devices": 1}, r"quantum: got 0.5, expected at most the 0.05 GPUs of the job"),
+    ],
+)
+def test_smallest_allocation_above_the_part_of_a_gpu_is_rejected(arguments, message):
+    task = DeadlineTrainingOperator(**VALID, runtime=Process(gpus=0.05), **arguments)
+    with pytest.raises(InvalidInputError, match=message):
+        _arguments.read(task, {}).limits(16.0, task.log)
+
+
 def test_quantum_of_a_worker_of_a_fleet_is_in_cores():
     class Worker(DeadlineTrainingOperator):
         on_fleet = True

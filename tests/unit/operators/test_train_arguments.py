@@ -31,6 +31,8 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
         ({"min_devices": -1}, "min_devices: got -1.0, expected a number of at least 0"),
         ({"max_devices": 0}, "max_devices: got 0.0, expected a number greater than 0"),
         ({"quantum": 0}, "quantum: got 0, expected a number greater than 0"),
+        ({"quantum": "0.05"}, "quantum: got '0.05', expected a number greater than 0"),
+        ({"quantum": "{{ params.quantum }}"}, "quantum: got '{{ params.quantum }}', expected a number greater than 0"),
         ({"control_period": 0}, "control_period: got 0, expected a number of seconds greater than 0"),
         ({"on_infeasible": "panic"}, "on_infeasible: got 'panic', expected one of best_effort, fail, extend"),
         ({"on_drain": "kill"}, "on_drain: got 'kill', expected one of leave, stop"),

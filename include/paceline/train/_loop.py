@@ -430,6 +430,7 @@ class Loop(Generic[T]):
         self._next_share_s = now_s + _SHARE_INTERVAL_S
         if self._gpu_share is not None:
             self._gpu_share.refresh()
+            now_s -= self._gpu_share.waited_s  # the speed of a thread count does not depend on the share of the GPUs
         return self.source is not None and self.source.adapt(now_s)
 
     def _show_progress(self, session: _session.Session, event: str) -> None:

@@ -111,6 +111,7 @@ def test_whole_gpu_is_neither_measured_nor_locked_until_the_share_is_smaller(gpu
     assert job.speed(0.0, 5.0) == pytest.approx(1.0, abs=0.04)
     assert job.speed(6.0, 10.0) == pytest.approx(0.5, abs=0.02)
     assert job.share.used_s == pytest.approx(2.5, abs=0.3)
+    assert job.share.waited_s == pytest.approx(2.2, abs=0.3)
 
 
 def test_validation_in_the_loop_counts(gpu, time):

@@ -382,6 +382,15 @@ def test_each_batch_waits_for_the_share_of_the_gpu(recorder, gpu_share):
     assert [progress.gpu_s for progress in recorder.shown[-1:]] == [1.25]
 
 
+def test_threads_are_chosen_without_the_time_for_which_batches_wait_for_the_gpu(recorder, gpu_share, clock):
+    gpu_share.waited_s = 400.0
+    times = []
+    loop = Loop(range(1), display=recorder)
+    loop.threads.adapt = lambda done, now_s: times.append(now_s)
+    list(loop)
+    assert times[0] == clock.now_s - 400.0
+
+
 def test_turn_on_the_gpu_ends_before_a_checkpoint_is_saved(recorder, gpu_share, session, clock):
     loop = Loop(range(3), display=recorder)
     for _ in loop:

@@ -69,6 +69,8 @@ class GpuShare:
         self._share = 1.0
         self._credit_s, self._earned_until_s = 0.0, clock()
         self._owed_s = 0.0  # credit at the start of the last turn
+        self.waited_s = 0.0
+        """Seconds for which batches have waited."""
         self._used_s: float | None = None
         self._has_turn = self._in_batch = self._outside = False
         self._turn_began_s = 0.0
@@ -127,7 +129,11 @@ class GpuShare:
             self._waits_for_data = waited_s > max(self._batch_s, _SHORT_WAIT_S)
             if self._waits_for_data and self._has_turn:
                 self._end_turn()
-        if not self._has_turn and (self._share >= 1 or not self._begin_turn()):
+        if not self._has_turn and self._share < 1:
+            began_s = self._clock()
+            self._begin_turn()
+            self.waited_s += self._clock() - began_s
+        if not self._has_turn:
             return
         assert self._timer is not None  # set by _begin_turn
         self._timer.begin()
@@ -161,21 +167,20 @@ class GpuShare:
         if self._outside:
             self._end_outside()
 
-    def _begin_turn(self) -> bool:
-        """Wait for credit and for the turn; return whether the batches of the turn are measured."""
+    def _begin_turn(self) -> None:
+        """Wait for credit and for the turn, unless the batches need not be measured."""
         self.refresh()
         while self._credit_s < -_ROUNDING_S and self._share < 1 and not self._is_ending():
             self._sleep(min(-self._credit_s / self._share, _LOOK_S))
             self.refresh()
         if self._share >= 1 or self._is_ending():
-            return False
+            return
         self._credit_s = min(self._credit_s, max(self._owed_s, _MAX_CREDIT_S))
         self._turns.take()
         self.refresh()
         self._owed_s = self._credit_s = min(self._credit_s, _MAX_OWED_S)
         self._timer = self._choose_timer(self._timer)
         self._has_turn, self._batches, self._turn_began_s = True, 0, self._clock()
-        return True
 
     def _end_turn(self) -> None:
         assert self._timer is not None  # set at the start of the turn

@@ -95,7 +95,8 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
     most = None if is_unrendered("max_devices") else optional_number("max_devices", task.max_devices)
     if task.team is not None:
         _check_team(task, task.team, most, rendered=rendered)
-    Limits(least, max(least, task.quantum) if most is None else most, task.quantum)
+    quantum = number("quantum", task.quantum, "a number greater than 0")
+    Limits(least, max(least, quantum) if most is None else most, task.quantum)
     settings = task.runtime_settings
     if task.shared_gpus and not settings.shares_gpus:
         accepted = (

@@ -204,7 +204,9 @@ class PaceLoop:
         if self._lifecycle.state == "preempted" and not self._resume(now_s):
             return self._preempted_step(now_s)
         self._utilization.read(self._job, self._outage, allocation.device_s)
-        self._utilization.add_report(self._progress.newest, allocation.device_s)
+        reported_s = now_s if position is None else min(position.done_s, now_s)
+        until_report_s = allocation.device_s - allocation.devices * (now_s - reported_s)
+        self._utilization.add_report(self._progress.newest, until_report_s)
         self._record_scaling(now_s)
         decision = self._controller.step(self._observe(now_s, position))
         allocation.target = decision.devices

@@ -91,9 +91,10 @@ class Settings:
             log.warning("max_devices: got %g, using all %g devices of the %s", largest, capacity, owner)
         # Without any devices, a job would never end, and its speed would stay unknown.
         smallest = max(self.min_devices, self.quantum)
-        if largest is None and smallest > capacity:
+        if (largest is None or self.shared_gpus) and smallest > capacity:
             what = "GPUs of the job" if self.shared_gpus else "cores of the machine"
-            raise InvalidInputError("min_devices", smallest, f"at most the {capacity:g} {what}")
+            field = "quantum" if self.quantum > self.min_devices else "min_devices"
+            raise InvalidInputError(field, smallest, f"at most the {capacity:g} {what}")
         largest = capacity if largest is None else max(min(largest, capacity), smallest)
         return Limits(smallest, largest, self.quantum, shares_gpus=self.shared_gpus > 0)
 

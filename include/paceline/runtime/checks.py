@@ -42,7 +42,8 @@ def check_spec(spec: JobSpec) -> None:
     check_devices(spec.devices)
     if not (spec.shares_gpus and spec.cores_per_device == math.inf):
         check_devices(spec.cores_per_device, "cores_per_device")
-    if spec.gpus != int(spec.gpus) and not (spec.shares_gpus and 0 < spec.gpus < 1):
+    is_amount = isinstance(spec.gpus, (int, float)) and 0 <= spec.gpus < math.inf
+    if not is_amount or (spec.gpus != int(spec.gpus) and not (spec.shares_gpus and spec.gpus < 1)):
         accepted = "a whole number; only a training whose devices are a share of its GPU may have a part of one"
         raise InvalidInputError("gpus", spec.gpus, accepted)
     if spec.shares_gpus and spec.devices > spec.gpus:

@@ -101,7 +101,7 @@ def _choose(client: APIClient, ids: list[str], amount: float) -> list[str]:
     using = [one for one in listed if _is_using(one)]
     used = {gpu for one in using for gpu in _gpus_of(one)}
     # A stopped container, such as that of a preempted job, can resume only on the GPUs with which it was created.
-    stopped = {gpu for one in listed for gpu in _gpus_of(one)} - used
+    stopped = {gpu for one in listed if not _is_using(one) for gpu in _gpus_of(one)}
     try:
         if amount < 1:
             shared = [one for one in using if _part_of(one) < 1]

@@ -97,6 +97,7 @@ class Epochs:
             assert isinstance(source, SingleProcess)  # checked in _run
             if resume is not None and not resume.position.batch:
                 resume = self._at_start(resume, loop.loader)
+            loop.begin_pass()
             batches = source.begin_epoch(resume, self._numbers[loop.epoch])
             source.epoch_start["outer"] = self._start
             if resume is not None and resume.position.batch:

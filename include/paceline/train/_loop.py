@@ -237,6 +237,11 @@ class Loop(Generic[T]):
         self._show_progress(session, "start")
         return source
 
+    def begin_pass(self) -> None:
+        """Prepare for an epoch of ``track_epochs``: waiting for its loader does not count for the share of the GPUs."""
+        if self._gpu_share is not None:
+            self._gpu_share.close()
+
     def run_pass(self, session: _session.Session, batches: Iterator[T]) -> Iterator[T]:
         """Yield the ``batches`` of a pass, and save and show the progress between them."""
         clock, source = session.clock, self.source
@@ -425,6 +430,7 @@ class Loop(Generic[T]):
         self._next_share_s = now_s + _SHARE_INTERVAL_S
         if self._gpu_share is not None:
             self._gpu_share.refresh()
+            now_s -= self._gpu_share.waited_s  # the speed of a thread count does not depend on the share of the GPUs
         return self.source is not None and self.source.adapt(now_s)
 
     def _show_progress(self, session: _session.Session, event: str) -> None:

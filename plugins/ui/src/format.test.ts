@@ -13,6 +13,7 @@ import {
   shortName,
   jobStatus,
   teamStatus,
+  nameOfUnit,
   unitOf,
 } from "./format";
 
@@ -55,6 +56,7 @@ test("devices are fractional cores, whole devices or a share of GPUs", () => {
   expect(formatDevices(1, "core")).toBe("1 core");
   expect(formatDevices(3, unitOf({ quantum: 1 }))).toBe("3 devices");
   expect(formatDevices(0.45, unitOf({ quantum: 0.05, shares_gpus: true }))).toBe("0.45 GPUs");
+  expect(nameOfUnit(unitOf({ quantum: 0.05, shares_gpus: true }))).toBe("GPU");
 });
 
 test.each([

@@ -31,6 +31,8 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
         ({"min_devices": -1}, "min_devices: got -1.0, expected a number of at least 0"),
         ({"max_devices": 0}, "max_devices: got 0.0, expected a number greater than 0"),
         ({"quantum": 0}, "quantum: got 0, expected a number greater than 0"),
+        ({"quantum": "0.05"}, "quantum: got '0.05', expected a number greater than 0"),
+        ({"quantum": "{{ params.quantum }}"}, "quantum: got '{{ params.quantum }}', expected a number greater than 0"),
         ({"control_period": 0}, "control_period: got 0, expected a number of seconds greater than 0"),
         ({"on_infeasible": "panic"}, "on_infeasible: got 'panic', expected one of best_effort, fail, extend"),
         ({"on_drain": "kill"}, "on_drain: got 'kill', expected one of leave, stop"),
@@ -115,6 +117,20 @@ def test_quantum_of_a_job_with_gpus_makes_them_the_devices(arguments, shared_gpu
     settings = _arguments.read(task, {})
     assert settings.shared_gpus == shared_gpus
     assert settings.limits(16.0, task.log) == limits
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, r"min_devices: got 0.1, expected at most the 0.05 GPUs of the job"),
+        ({"max_devices": 1}, r"min_devices: got 0.1, expected at most the 0.05 GPUs of the job"),
+        ({"quantum": 0.5, "max_devices": 1}, r"quantum: got 0.5, expected at most the 0.05 GPUs of the job"),
+    ],
+)
+def test_smallest_allocation_above_the_part_of_a_gpu_is_rejected(arguments, message):
+    task = DeadlineTrainingOperator(**VALID, runtime=Process(gpus=0.05), **arguments)
+    with pytest.raises(InvalidInputError, match=message):
+        _arguments.read(task, {}).limits(16.0, task.log)
 
 
 def test_quantum_of_a_worker_of_a_fleet_is_in_cores():

@@ -66,6 +66,7 @@ class SimulatedJob:
         self.gets = float("inf")  # devices that a busy host gives it
         self._used_s = 0.0
         self.reports_gpu_time = False  # as a job with a share of the time of its GPU
+        self.reports_every_s = 0.2
         self.processes: int | None = None  # of data-parallel training
 
     @property
@@ -181,7 +182,7 @@ class SimulatedJob:
             self._done = self.batches = self.ends_at or self.batches
             self._finished_s = self.clock.now() + _TAIL_S
             self._report("finish")
-        elif self.clock.now() - self._last_line_s >= 0.2:
+        elif self.clock.now() - self._last_line_s >= self.reports_every_s:
             self._report("progress")
 
     def _report(self, event: str) -> None:

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from paceline.contract import Ceiling, RunTotals
-from paceline.control import Limits, PastRun
+from paceline.control import DeadlineController, Limits, PastRun
 from paceline.errors import (
     DeadlineInfeasibleError,
     JobLostError,
@@ -162,6 +162,23 @@ def test_job_with_a_share_of_a_gpu_meets_its_deadline_with_little_cpu_time(make_
     middle = exchange.samples[len(exchange.samples) // 2]
     assert middle["shares_gpus"]
     assert middle["used_devices"] == pytest.approx(middle["devices"], abs=0.05)
+
+
+def test_job_with_slow_batches_uses_its_share_of_a_gpu(make_job, run, monkeypatch):
+    job = make_job(core_s=60, batches=50)
+    job.reports_gpu_time, job.reports_every_s = True, 3.4
+    utilizations = []
+    step = DeadlineController.step
+
+    def record(controller, observation):
+        utilizations.append(observation.busy)
+        return step(controller, observation)
+
+    monkeypatch.setattr(DeadlineController, "step", record)
+    run(job, 200.0, limits=Limits(0.1, 0.9, shares_gpus=True))
+    measured = [busy for busy in utilizations if busy is not None]
+    assert len(measured) > 100
+    assert min(measured) > 0.95
 
 
 def test_deadline_is_infeasible_if_the_job_cannot_use_its_share_of_a_gpu(make_job, run):

@@ -144,12 +144,14 @@ def test_share_of_gpus_is_at_most_their_number(spec: JobSpec) -> None:
     assert spec_digest(shared) != spec_digest(dataclasses.replace(shared, shares_gpus=False))
 
 
-@pytest.mark.parametrize(("gpus", "shares"), [(0.5, False), (1.5, True), (-0.5, True)])
+@pytest.mark.parametrize(
+    ("gpus", "shares"), [(0.5, False), (1.5, True), (-0.5, True), (-1, False), (float("nan"), True), ("1", False)]
+)
 def test_part_of_a_gpu_is_less_than_one_and_for_a_job_that_keeps_to_it(
     spec: JobSpec, gpus: float, shares: bool
 ) -> None:
     check_spec(dataclasses.replace(spec, gpus=0.5, devices=0.5, shares_gpus=True))
-    with pytest.raises(InvalidInputError, match=rf"gpus: got {gpus}, expected a whole number; only a training"):
+    with pytest.raises(InvalidInputError, match=rf"gpus: got {gpus!r}, expected a whole number; only a training"):
         check_spec(dataclasses.replace(spec, gpus=gpus, devices=0.1, shares_gpus=shares))
 
 

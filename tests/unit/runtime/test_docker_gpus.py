@@ -118,6 +118,7 @@ def container(number: int, ids: str, part: float | None = None, state: str = "ru
         ([container(1, "1", 0.6)], 0.5, "0"),
         ([container(1, "0,1")], 0.5, "2"),
         ([container(1, "1", 0.5, "exited")], 0.5, "0"),
+        ([container(1, "1", 0.5), container(2, "1", 0.5, "exited")], 0.5, "0"),
         ([container(1, "0", 0.9), container(2, "1", 0.7), container(3, "2")], 0.3, "1"),
         ([container(1, "0", 0.9), container(2, "1", 0.8), container(3, "2")], 0.3, None),
     ],

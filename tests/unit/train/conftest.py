@@ -44,6 +44,7 @@ class RecordingGpuShare:
     """A share of a GPU that records when batches may begin and have ended."""
 
     used_s = 1.25
+    waited_s = 0.0
 
     def __init__(self):
         self.calls = []

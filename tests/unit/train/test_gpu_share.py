@@ -51,6 +51,25 @@ def test_jobs_that_share_a_gpu_keep_their_shares(gpu, time, shares, gpu_s):
     assert speeds == pytest.approx(shares, abs=0.01)
 
 
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.2, 0.7)])
+def test_job_with_short_batches_keeps_its_share_beside_one_with_long_batches(gpu, time, shares):
+    long, short = gpu.job("long", shares[0], gpu_s=1.0), gpu.job("short", shares[1])
+    time.run(lambda: long.train(40.0), lambda: short.train(40.0))
+    assert [long.speed(0.0, 40.0), short.speed(0.0, 40.0)] == pytest.approx(shares, abs=0.03)
+
+
+def test_job_that_has_needed_no_gpu_does_not_catch_up(gpu, time):
+    job = gpu.job("job", 0.5)
+
+    def train() -> None:
+        job.train(5.0)
+        time.sleep(10.0)
+        job.train(20.0)
+
+    time.run(train)
+    assert job.speed(15.0, 20.0) == pytest.approx(0.55, abs=0.02)
+
+
 @pytest.mark.parametrize(("loads_s", "gpu_s"), [(1.0, 0.05), (1.0, 0.002), (0.01, 0.002)])
 def test_job_that_waits_for_its_data_takes_no_turn_meanwhile(gpu, time, loads_s, gpu_s):
     slow, fast = gpu.job("slow", 0.5, gpu_s=gpu_s, host_s=0.001), gpu.job("fast", 0.5)
@@ -92,6 +111,7 @@ def test_whole_gpu_is_neither_measured_nor_locked_until_the_share_is_smaller(gpu
     assert job.speed(0.0, 5.0) == pytest.approx(1.0, abs=0.04)
     assert job.speed(6.0, 10.0) == pytest.approx(0.5, abs=0.02)
     assert job.share.used_s == pytest.approx(2.5, abs=0.3)
+    assert job.share.waited_s == pytest.approx(2.2, abs=0.3)
 
 
 def test_validation_in_the_loop_counts(gpu, time):
@@ -130,7 +150,7 @@ def test_job_does_not_wait_for_one_that_validates_for_long_and_takes_turns_again
         validating.train(20.0)
 
     time.run(validate, lambda: other.train(20.0))
-    assert other.speed(2.2, 10.0) == pytest.approx(0.3, abs=0.05)
+    assert other.speed(0.0, 10.0) == pytest.approx(0.3, abs=0.02)
     assert not other.turns._beside
     assert "another job keeps its turn on the GPU for more than 2 s" in capfd.readouterr().err
 
@@ -169,6 +189,35 @@ def test_killed_process_frees_its_turn(tmp_path):
     finally:
         holder.kill()
         holder.wait()
+
+
+def test_turn_ends_although_a_process_that_was_forked_meanwhile_has_its_file_open(tmp_path):
+    turns, others = GpuTurns([str(tmp_path)]), GpuTurns([str(tmp_path)])
+    turns.take()
+    inherited = os.dup(turns._held[0])
+    try:
+        turns.release()
+        assert others._try()
+    finally:
+        others.release()
+        os.close(inherited)
+
+
+def test_turn_ends_if_the_gpu_reports_an_error_of_the_training_code(gpu, time, monkeypatch):
+    job = gpu.job("job", 0.5)
+
+    def fail() -> float:
+        raise RuntimeError("CUDA error")
+
+    def train() -> None:
+        job.share.begin()
+        monkeypatch.setattr(job, "wait", fail)
+        with pytest.raises(RuntimeError, match="CUDA error"):
+            job.share.leave()
+        assert job.turns._held == []
+        job.share.leave()
+
+    time.run(train)
 
 
 def test_turns_on_two_gpus_are_taken_in_the_same_order(tmp_path, time):

@@ -382,6 +382,15 @@ def test_each_batch_waits_for_the_share_of_the_gpu(recorder, gpu_share):
     assert [progress.gpu_s for progress in recorder.shown[-1:]] == [1.25]
 
 
+def test_threads_are_chosen_without_the_time_for_which_batches_wait_for_the_gpu(recorder, gpu_share, clock):
+    gpu_share.waited_s = 400.0
+    times = []
+    loop = Loop(range(1), display=recorder)
+    loop.threads.adapt = lambda done, now_s: times.append(now_s)
+    list(loop)
+    assert times[0] == clock.now_s - 400.0
+
+
 def test_turn_on_the_gpu_ends_before_a_checkpoint_is_saved(recorder, gpu_share, session, clock):
     loop = Loop(range(3), display=recorder)
     for _ in loop:
@@ -394,13 +403,21 @@ def test_turn_on_the_gpu_ends_before_a_checkpoint_is_saved(recorder, gpu_share, 
     assert gpu_share.calls[gpu_share.calls.index("save") - 2] == "end, other work is due"
 
 
-def test_code_between_the_epochs_counts_for_the_share_of_the_gpu(recorder, gpu_share):
+def test_validation_between_the_epochs_counts_for_the_share_of_the_gpu_and_the_loader_does_not(recorder, gpu_share):
+    class Loader:
+        def __len__(self):
+            return 1
+
+        def __iter__(self):
+            gpu_share.calls.append("load")
+            return iter("a")
+
     for _ in track_epochs(2):
-        for batch in track("a"):
+        for batch in track(Loader()):
             gpu_share.calls.append(batch)
         gpu_share.calls.append("validate")
     calls = [call for call in gpu_share.calls if call not in ("refresh", "end", "end, other work is due")]
-    assert calls == ["begin", "a", "leave, counts", "validate"] * 2 + ["close"]
+    assert calls == ["close", "load", "begin", "a", "leave, counts", "validate"] * 2 + ["close"]
 
 
 def test_loop_that_is_left_ends_its_turn_on_the_gpu(recorder, gpu_share):

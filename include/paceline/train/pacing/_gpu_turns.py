@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from paceline.train._values import log
 
 _POLL_S = 0.0005  # a blocking call could not be ended by SIGTERM
-# A job that holds its turn for so long validates, or is suspended. Other jobs do not wait any longer.
+# A job that holds its turn for so long validates, has such long batches, or is suspended. Others wait no longer.
 _LONGEST_WAIT_S = 2.0
 
 
@@ -66,6 +66,8 @@ class GpuTurns:
     def release(self) -> None:
         """End the turn."""
         for handle in self._held:
+            # A process that was forked during the turn, for example to load data for a validation, has the file open.
+            fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
         self._held = []
 

@@ -21,8 +21,11 @@ from .share import read_control
 # Duration of a turn. The GPU is idle from the end of a turn until the next batch is launched, so that shorter turns
 # waste more of its time, and longer ones let other jobs wait longer.
 _TURN_S = 0.06
-# Largest credit at the start of a turn, in seconds of the GPU's time. It also grows while the job waits for its turn.
+# Largest credit that grows while the job does not need the GPU, in seconds of the GPU's time.
 _MAX_CREDIT_S = 0.25
+# Largest credit that grows while the job waits for its turn: a job with short batches catches up with one with long
+# batches.
+_MAX_OWED_S = 2.0
 _SHORT_WAIT_S = 0.001  # waiting for the next batch for less time than this is no waiting for data
 _LOOK_S = 0.05  # longest time until a new share takes effect while the job waits for credit
 _ROUNDING_S = 1e-6
@@ -65,6 +68,9 @@ class GpuShare:
         self._timer: GpuTimer | None = None
         self._share = 1.0
         self._credit_s, self._earned_until_s = 0.0, clock()
+        self._owed_s = 0.0  # credit at the start of the last turn
+        self.waited_s = 0.0
+        """Seconds for which batches have waited."""
         self._used_s: float | None = None
         self._has_turn = self._in_batch = self._outside = False
         self._turn_began_s = 0.0
@@ -123,7 +129,11 @@ class GpuShare:
             self._waits_for_data = waited_s > max(self._batch_s, _SHORT_WAIT_S)
             if self._waits_for_data and self._has_turn:
                 self._end_turn()
-        if not self._has_turn and (self._share >= 1 or not self._begin_turn()):
+        if not self._has_turn and self._share < 1:
+            began_s = self._clock()
+            self._begin_turn()
+            self.waited_s += self._clock() - began_s
+        if not self._has_turn:
             return
         assert self._timer is not None  # set by _begin_turn
         self._timer.begin()
@@ -157,26 +167,28 @@ class GpuShare:
         if self._outside:
             self._end_outside()
 
-    def _begin_turn(self) -> bool:
-        """Wait for credit and for the turn; return whether the batches of the turn are measured."""
+    def _begin_turn(self) -> None:
+        """Wait for credit and for the turn, unless the batches need not be measured."""
         self.refresh()
         while self._credit_s < -_ROUNDING_S and self._share < 1 and not self._is_ending():
             self._sleep(min(-self._credit_s / self._share, _LOOK_S))
             self.refresh()
         if self._share >= 1 or self._is_ending():
-            return False
+            return
+        self._credit_s = min(self._credit_s, max(self._owed_s, _MAX_CREDIT_S))
         self._turns.take()
         self.refresh()
-        self._credit_s = min(self._credit_s, _MAX_CREDIT_S)
+        self._owed_s = self._credit_s = min(self._credit_s, _MAX_OWED_S)
         self._timer = self._choose_timer(self._timer)
         self._has_turn, self._batches, self._turn_began_s = True, 0, self._clock()
-        return True
 
     def _end_turn(self) -> None:
         assert self._timer is not None  # set at the start of the turn
-        busy_s = self._timer.wait()
-        self._turns.release()
-        self._has_turn = False
+        try:
+            busy_s = self._timer.wait()
+        finally:  # CUDA reports an error of the training code when it is waited for
+            self._turns.release()
+            self._has_turn = False
         self._pay(busy_s)
         self._batch_s = busy_s / self._batches if self._batches else 0.0
         # Keep no turn while the loop waits for its data, but wait for the GPU after each batch.

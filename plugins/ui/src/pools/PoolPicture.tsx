@@ -3,7 +3,7 @@ import { useMemo, useState } from "react";
 import { Link } from "react-router-dom";
 
 import type { PoolView, TrainingJob } from "../contract";
-import { formatTime, shortName, type Unit } from "../format";
+import { formatTime, nameOfUnit, shortName, type Unit } from "../format";
 import { palette, useColors } from "../look/colors";
 import { secondsOfDay, timeZone } from "../look/zone";
 import { Chart } from "../pace/Chart";
@@ -42,7 +42,7 @@ export function PoolPicture({ view, unit }: { view: PoolView; unit: Unit }) {
   return (
     <Stack gap={2}>
       <ChartSection
-        title={`${{ core: "Cores", device: "Devices", GPU: "GPUs" }[unit]} over time`}
+        title={`${nameOfUnit(unit)}s over time`}
         keys={[
           ...(capacity !== null ? [["capacity now", colors.text, true] as [string, string, boolean]] : []),
           ...(starts.length ? [["planned start", colors.muted, true] as [string, string, boolean]] : []),

@@ -386,7 +386,7 @@ class FileRegistry:
                 return number, version
         raise AssertionError
 
-    def _load(self, name: str, number: int, max_bytes: int = storage.MAX_RECORD_BYTES) -> ModelVersion | None:
+    def _load(self, name: str, number: int, max_bytes: int | None = None) -> ModelVersion | None:
         path = f"{_home(name, number)}/{_MANIFEST}"
         data = storage.read(self.root, path, max_bytes)
         if data is None:
@@ -397,8 +397,8 @@ class FileRegistry:
             raise InvalidInputError(f"{place}: version", f"{version.name} {version.version}", f"{name} {number}")
         return version
 
-    def _promotion(self, name: str, number: int, max_bytes: int = storage.MAX_RECORD_BYTES) -> Promotion:
-        path = _promotion_path(name, number)
+    def _promotion(self, name: str, number: int, max_bytes: int | None = None) -> Promotion:
+        path, max_bytes = _promotion_path(name, number), max_bytes or storage.MAX_RECORD_BYTES
         with storage.open_file(self.root, path) as file:
             data = file.read(max_bytes + 1)
         if len(data) > max_bytes:
@@ -420,7 +420,7 @@ class FileRegistry:
         )
         return InvalidInputError(f"{self.root / _promotion_path(name, number)}: version", version, accepted)
 
-    def _latest_promotion(self, name: str, max_bytes: int = storage.MAX_RECORD_BYTES) -> tuple[int, Promotion | None]:
+    def _latest_promotion(self, name: str, max_bytes: int | None = None) -> tuple[int, Promotion | None]:
         """Return the number and record of the newest promotion, or 0 and ``None`` before the first promotion."""
         number = max(storage.numbered(self.root, f"{name}/promotions", ".json"), default=0)
         return number, self._promotion(name, number, max_bytes) if number else None

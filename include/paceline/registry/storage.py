@@ -86,8 +86,9 @@ def put_new(root: UPath, path: str, data: bytes) -> bool:
     return True
 
 
-def read(root: UPath, path: str, max_bytes: int = MAX_RECORD_BYTES) -> bytes | None:
+def read(root: UPath, path: str, max_bytes: int | None = None) -> bytes | None:
     """Return the bytes of the record ``path`` below ``root``, or ``None`` if it does not exist."""
+    max_bytes = max_bytes or MAX_RECORD_BYTES
     try:
         with open_file(root, path) as file:
             data = bytes(file.read(max_bytes + 1))

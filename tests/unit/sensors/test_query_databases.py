@@ -60,7 +60,7 @@ def database(server: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Databas
 def test_query_of_the_guides_runs(database: Database) -> None:
     columns = {
         "flights": "carrier varchar(9), temp float, wind float, month varchar(9)",
-        "customers": "age int, plan varchar(9), minutes float, day date",
+        "customers": "age int, plan varchar(9), minutes float, churned int, day date",
         "scored": "age int, plan varchar(9), minutes float, day date, score float, churned int",
     }
     database.run(*(f"CREATE TABLE {table} ({names})" for table, names in columns.items()))

@@ -398,11 +398,10 @@ class FileRegistry:
         return version
 
     def _promotion(self, name: str, number: int, max_bytes: int | None = None) -> Promotion:
-        path, max_bytes = _promotion_path(name, number), max_bytes or storage.MAX_RECORD_BYTES
-        with storage.open_file(self.root, path) as file:
-            data = file.read(max_bytes + 1)
-        if len(data) > max_bytes:
-            raise InvalidInputError(str(self.root / path), "a larger file", f"a record of at most {max_bytes} bytes")
+        path = _promotion_path(name, number)
+        data = storage.read(self.root, path, max_bytes)
+        if data is None:  # deleted by hand since its number was listed
+            raise FileNotFoundError(str(self.root / path))
         return decode(Promotion, data, str(self.root / path))
 
     def _promoted(self, number: int, promotion: Promotion) -> ModelVersion:

@@ -87,7 +87,10 @@ def put_new(root: UPath, path: str, data: bytes) -> bool:
 
 
 def read(root: UPath, path: str, max_bytes: int | None = None) -> bytes | None:
-    """Return the bytes of the record ``path`` below ``root``, or ``None`` if it does not exist."""
+    """Return the bytes of the record ``path`` below ``root``, or ``None`` if it does not exist.
+
+    Raises InvalidInputError for a record of more than ``max_bytes``, by default ``MAX_RECORD_BYTES``.
+    """
     max_bytes = max_bytes or MAX_RECORD_BYTES
     try:
         with open_file(root, path) as file:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import log
+from math import hypot, log
 
 from paceline.allocate import Allocation, ClusterJob, Node, Policy, Speeds
 
 _EXPONENT = 0.85  # assumed exponent of the speed-up, as in ``paceline.control``
+_EXPONENT_SD = 0.4  # root mean square of the difference between this exponent and those of the traces' jobs
+_ASSUMED_SD = 1.0  # of a speed that was not measured on any number of devices
 _MIN_EXPONENT, _MAX_EXPONENT = 0.2, 1.2
 _ASSUMED_DURATION_S = 3600.0  # as in the arbiter, for a job without a deadline
 
@@ -17,7 +19,8 @@ class LearnedSpeeds:
     """Wraps a policy and shows it only the speeds that a job has had at an earlier decision.
 
     The wrapper assumes that a job which has not run yet needs half of its share of the pool until its deadline, so that
-    admission control does not reject it at once. Afterwards it assumes a power law through the measured speeds.
+    admission control does not reject it at once. Afterwards it assumes a power law through the measured speeds. The
+    standard deviations of the speeds say how much of this is assumed.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -44,7 +47,9 @@ class LearnedSpeeds:
         if number < len(measured):
             known = measured or {1: self._assumed_speed(job, pool, jobs, now_s, true.counts[-1])}
             per_s = tuple(_power_law(known, count) for count in true.counts)
-            number, curve = len(measured), {pool.kind: Speeds(true.counts, per_s)}
+            base = hypot(true.sd[0] if true.sd else 0.0, 0.0 if measured else _ASSUMED_SD)  # of the estimated work
+            sd = tuple(hypot(base, _EXPONENT_SD * log(count / _nearest(known, count)[0])) for count in true.counts)
+            number, curve = len(measured), {pool.kind: Speeds(true.counts, per_s, sd)}
             self._curves[job.name] = (number, curve)
         return curve
 
@@ -58,9 +63,14 @@ def _power_law(measured: Mapping[int, float], count: int) -> float:
     """Return the speed on ``count`` devices, by the power law through the two nearest measured numbers of devices."""
     if count in measured:
         return measured[count]
-    nearest = sorted(measured, key=lambda other: abs(log(other / count)))[:2]
+    nearest = _nearest(measured, count)
     exponent = _EXPONENT
     if len(nearest) == 2:
         one, two = nearest
         exponent = min(max(log(measured[two] / measured[one]) / log(two / one), _MIN_EXPONENT), _MAX_EXPONENT)
     return measured[nearest[0]] * (count / nearest[0]) ** exponent
+
+
+def _nearest(measured: Mapping[int, float], count: int) -> list[int]:
+    """Return the two measured numbers of devices that are nearest to ``count``, or the only one."""
+    return sorted(measured, key=lambda other: abs(log(other / count)))[:2]

@@ -23,6 +23,7 @@ from paceline.allocate import (
     OnTime,
     Policy,
     RollingHorizon,
+    Speeds,
     edf,
     most_on_time,
     sizes,
@@ -168,9 +169,21 @@ def _simulate(
 
 
 def with_work_errors(arrivals: Sequence[Arrival], seed: int) -> list[Arrival]:
-    """Return the jobs with estimates of their work that are off by up to ``WORK_ERROR``."""
-    draw = random.Random(seed)
-    return [replace(one, estimated=draw.uniform(1 - WORK_ERROR, 1 + WORK_ERROR)) for one in arrivals]
+    """Return the jobs with estimates of their work that are off by up to ``WORK_ERROR``, which policies know."""
+    draw, inexact = random.Random(seed), dict[int, Speeds]()
+    sd = WORK_ERROR / 3**0.5
+
+    def with_sd(speeds: Speeds) -> Speeds:  # jobs of the same speeds share one object, as policies keep its curves
+        return inexact.setdefault(id(speeds), replace(speeds, sd=(sd,) * len(speeds.counts)))
+
+    return [
+        replace(
+            one,
+            estimated=draw.uniform(1 - WORK_ERROR, 1 + WORK_ERROR),
+            speeds={kind: with_sd(speeds) for kind, speeds in one.speeds.items()},
+        )
+        for one in arrivals
+    ]
 
 
 def draw_deadlines(arrivals: Sequence[Arrival], seed: int) -> list[Arrival]:

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from math import inf, log2
+from math import exp, inf, log2
+from statistics import NormalDist
 from typing import NamedTuple
 
 from paceline.contract import Reason
@@ -30,6 +31,9 @@ class Speeds:
         Allowed device counts, ascending.
     per_s:
         Work per second for each of ``counts``, in the unit of ``ClusterJob.work``.
+    sd:
+        Standard deviation of each of ``per_s``, as a fraction of it; errors of the estimated work count as errors of
+        the speed. Empty if all speeds are exact.
 
     Examples
     --------
@@ -42,12 +46,15 @@ class Speeds:
 
     counts: tuple[int, ...]
     per_s: tuple[float, ...]
+    sd: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.counts or list(self.counts) != sorted(set(self.counts)) or self.counts[0] < 1:
             raise InvalidInputError("counts", self.counts, "ascending numbers of devices, each 1 or more")
         if len(self.per_s) != len(self.counts) or not all(0 < each < float("inf") for each in self.per_s):
             raise InvalidInputError("per_s", self.per_s, f"{len(self.counts)} positive numbers")
+        if self.sd and (len(self.sd) != len(self.counts) or not all(0 <= each < float("inf") for each in self.sd)):
+            raise InvalidInputError("sd", self.sd, f"{len(self.counts)} numbers of at least 0, or none")
 
     @classmethod
     def doubling_efficiency(cls, max_devices: int, efficiency: float = 0.8, base: float = 1.0) -> Speeds:
@@ -79,6 +86,18 @@ class Speeds:
         """Return the largest allowed device count up to ``devices``; 0 if there is none."""
         index = bisect_right(self.counts, devices)
         return self.counts[index - 1] if index else 0
+
+    def cautious(self, confidence: float) -> Speeds:
+        """Return the speeds that the job reaches with a probability of ``confidence``, if errors are log-normal.
+
+        >>> [round(speed, 2) for speed in Speeds((1, 2), (1.0, 2.0), sd=(0.0, 0.1)).cautious(0.9).per_s]
+        [1.0, 1.76]
+        """
+        if confidence == 0.5 or not any(self.sd):
+            return self
+        deviations = NormalDist().inv_cdf(confidence)
+        pairs = zip(self.per_s, self.sd, strict=True)
+        return Speeds(self.counts, tuple(speed * exp(-deviations * sd) for speed, sd in pairs))
 
     @cached_property
     def useful(self) -> tuple[int, ...]:
@@ -222,7 +241,7 @@ class Allocation:
     reasons:
         Reasons by job name; a policy need not give a reason for every job.
     late:
-        Names of the jobs that are predicted to miss their deadline.
+        Names of the jobs that are predicted to miss their deadline, or not certain enough to meet it.
     replan_s:
         Time of the next change in the policy's plan; the policy has to decide again by then, even without an event.
     rejected:
@@ -286,12 +305,16 @@ class Policy(ABC):
         none, and changes allocations that no longer fit.
     uses_priority:
         Whether the weight of a job in an arbiter's pool is the ``priority_weight`` of its task, instead of 1.
+    confidence:
+        Probability with which a promised deadline is to be met, given how exactly the speeds are known; 0.5 plans
+        with the speeds as they are.
     """
 
     name: str
     shares_pool: bool = True
     plans_ahead: bool = False
     uses_priority: bool = False
+    confidence: float = 0.5
 
     @property
     def reservations(self) -> Mapping[str, Reservation]:

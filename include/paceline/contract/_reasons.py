@@ -23,6 +23,7 @@ class ReasonKind(Enum):
     PROMISES_EXTENDED = "smallest allocation with which no promised job is more than {late_pct:.0f} % late"
     ADMITTED = "admitted: meets its deadline"
     REJECTED = "rejected: its deadline does not fit alongside the deadlines of admitted jobs"
+    UNCERTAIN = "meets its deadline by the newest estimate, but not surely enough for a promise; {state} beside promised jobs"
     OVERRUN = "can no longer meet its deadline; {state} spare devices"
     INFEASIBLE = "by the newest estimate, misses its deadline even alone in the pool; {state} spare devices"
     CROWDED_OUT = "misses its deadline because of other jobs; {state} spare devices"

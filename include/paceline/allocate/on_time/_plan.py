@@ -43,6 +43,10 @@ class Planner:
         """Return a planner for the current deadlines of the jobs, in which devices may also change at ``ends_s``."""
         return Planner(self.due, self._node, self._now_s, ends_s)
 
+    def feasible(self) -> list[int]:
+        """Return the jobs that are on time on their fastest numbers of devices, in deadline order."""
+        return [index for index, case in enumerate(self.due) if case.is_fast_enough(self._now_s)]
+
     def weight(self, chosen: Iterable[int]) -> float:
         """Return the total weight of jobs."""
         return sum(self.due[index].job.weight for index in chosen)

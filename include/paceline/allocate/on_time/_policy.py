@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import inf
 
 from paceline.allocate._curves import CurveCache
@@ -42,6 +43,10 @@ class OnTime(Policy):
         Whether a job once planned on time takes precedence over later jobs; in total, fewer jobs are then on time. If
         promised jobs have more work than estimated, each may be late by a hundredth of the time from its arrival to
         its deadline before the policy drops a promised job.
+    confidence:
+        Probability of at least 0.5 with which a promised deadline is to be met, given how exactly the speeds of the
+        job are known (``Speeds.sd``). A job that meets its deadline only with its expected speeds is planned beside the
+        promised jobs, without a promise. Promised jobs lose their margins before a promise is broken.
 
     Examples
     --------
@@ -59,9 +64,12 @@ class OnTime(Policy):
     name = "on_time"
     plans_ahead = True
 
-    def __init__(self, change_s: float = 30.0, *, keep_promises: bool = False) -> None:
+    def __init__(self, change_s: float = 30.0, *, keep_promises: bool = False, confidence: float = 0.9) -> None:
         if not 0 <= change_s < inf:
             raise InvalidInputError("change_s", change_s, "0 or more seconds")
+        if not 0.5 <= confidence < 1:
+            raise InvalidInputError("confidence", confidence, "a probability of at least 0.5 and less than 1")
+        self.confidence = confidence if keep_promises else 0.5
         self._change_s = change_s
         self._keep_promises = keep_promises
         self._last: dict[str, Reservation | None] = {}  # of each on-time job of the last plan, in planning order
@@ -69,7 +77,7 @@ class OnTime(Policy):
         self._turn: tuple[str, float] | None = None  # the job that has its turn, and the end of the turn
         self._last_turn = ("", -inf)  # the job that had the last turn, and the time from which another one may have it
         self._began_s: dict[str, float] = {}  # start of the current run of each running job
-        self._curves = CurveCache(SpeedUpCurve)
+        self._curves = CurveCache(partial(SpeedUpCurve, confidence=self.confidence))
 
     @property
     def promised_ends_s(self) -> dict[str, float]:
@@ -117,11 +125,21 @@ class OnTime(Policy):
             planner, plan = self._plan_with_turn(cases, node, now_s)
         else:
             planner, plan = self._plan_due(cases, node, now_s)
-        for index, reservation in plan.items():
-            planner.due[index].planned = reservation
         self._seen = {case.job.name for case in cases}
         self._last = {planner.due[index].job.name: reservation for index, reservation in plan.items()}
-        return [planner.due[index] for index in sorted(plan)], [case for case in cases if case.planned is None]
+        uncertain = [index for index, case in enumerate(planner.due) if case.has_margin and index not in plan]
+        for case in cases:  # from here on, only what is expected matters
+            case.expect()
+        for index, reservation in self._with_uncertain(planner, plan, uncertain).items():
+            planner.due[index].planned = reservation
+        return [case for case in planner.due if case.planned], [case for case in cases if case.planned is None]
+
+    def _with_uncertain(self, planner: Planner, plan: Plan, uncertain: Sequence[int]) -> Plan:
+        """Return ``plan`` with those jobs that fit beside it only with their expected speeds, without a promise."""
+        feasible = sorted(set(uncertain).intersection(planner.feasible()), key=planner.size)
+        for index in feasible:
+            planner.due[index].is_uncertain = True
+        return planner.fill_gaps(plan, feasible) if feasible else plan
 
     def _plan_with_turn(self, cases: Sequence[JobCase], node: Node, now_s: float) -> tuple[Planner, Plan]:
         """Return a plan with a turn for a job that has waited long, if it breaks no promise."""
@@ -174,12 +192,12 @@ class OnTime(Policy):
         """Return the planner of all jobs with a deadline or a turn, and a plan for those that are on time."""
         due = [case for case in cases if case.deadline_s < inf]
         due.sort(key=lambda case: (case.deadline_s, case.job.arrived_s))
-        feasible = [index for index, case in enumerate(due) if case.is_fast_enough(now_s)]
         planner = Planner(due, node, now_s)
         if self._keep_promises:
             new = [case.job for case in due if case.job.name not in self._seen]
             self._last = {**self._last, **{job.name: None for job in new if job.promised}}  # by another arbiter
-            return planner, plan_with_promises(planner, feasible, self._last)
+            return planner, plan_with_promises(planner, self._last)
+        feasible = planner.feasible()
         plan = planner.reserve_in_order(feasible, swap=len(due) <= _MAX_SWAP_JOBS)
         if len(plan) < len(feasible):
             plan = self._better_plan(planner, plan, feasible)
@@ -213,6 +231,8 @@ class OnTime(Policy):
                 return Reason.of(ReasonKind.HAS_SPARE_DEVICES)
             if count and case.stretch:
                 return Reason.of(ReasonKind.PROMISES_EXTENDED, late_pct=100 * case.stretch)
+            if case.is_uncertain:
+                return Reason.of(ReasonKind.UNCERTAIN, state="runs" if count else "waits")
             return Reason.of(ReasonKind.MEETS_DEADLINE if count else ReasonKind.CAN_WAIT)
         state = "runs on" if count else "waits for"
         if case.deadline_s == inf:

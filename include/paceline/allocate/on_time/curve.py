@@ -20,10 +20,13 @@ class SpeedUpCurve:
     """The speeds of a job, from the fewest devices to the fastest number of devices.
 
     ``counts`` are the numbers of devices on which the job is faster than on fewer devices, ``per_s`` the speeds on
-    them, and ``speed_of`` the speeds on all allowed numbers, including 0.
+    them, and ``speed_of`` the speeds on all allowed numbers, including 0. The job reaches these speeds with a
+    probability of ``confidence``. ``expected`` is the curve of the most likely speeds.
     """
 
-    def __init__(self, speeds: Speeds) -> None:
+    def __init__(self, speeds: Speeds, confidence: float = 0.5) -> None:
+        likely, speeds = speeds, speeds.cautious(confidence)
+        self.expected = self if speeds is likely else SpeedUpCurve(likely)
         self.counts = speeds.useful
         self.speed_of = {0: 0.0, **dict(zip(speeds.counts, speeds.per_s, strict=True))}
         self.per_s = [self.speed_of[count] for count in self.counts]

@@ -18,7 +18,8 @@ class JobCase:
     ``wait_s`` is the remaining time without progress after the last change of the job's devices. ``deadline_s`` is the
     deadline plus a stretch, and infinite without a deadline; of a job that has its turn, it is the end of the turn.
     Until ``keeps_until_s``, the end of its minimum run, a running job gives way only to planned jobs.
-    ``may_grow`` says whether a planned job may get spare devices.
+    ``may_grow`` says whether a planned job may get spare devices, and ``is_uncertain`` whether it is planned without a
+    promise, because it meets its deadline only with the speeds that are expected.
     """
 
     __slots__ = (
@@ -27,6 +28,7 @@ class JobCase:
         "deadline_s",
         "has_turn",
         "held",
+        "is_uncertain",
         "job",
         "keeps_until_s",
         "may_grow",
@@ -51,6 +53,7 @@ class JobCase:
         self.has_turn = False
         self.keeps_until_s = -inf
         self.may_grow = True
+        self.is_uncertain = False
         self.planned: Reservation | None = None
 
     @property
@@ -60,8 +63,19 @@ class JobCase:
 
     @property
     def is_on_time(self) -> bool:
-        """Whether the job is planned to meet its own deadline, or has none."""
-        return self.job.deadline_s in (None, inf) or (self.planned is not None and not self.has_turn)
+        """Whether the job is planned to meet its own deadline with the confidence of the policy, or has none."""
+        if self.job.deadline_s in (None, inf):
+            return True
+        return self.planned is not None and not self.has_turn and not self.is_uncertain
+
+    @property
+    def has_margin(self) -> bool:
+        """Whether the job is planned with a margin for errors of its speeds."""
+        return self.curve is not self.curve.expected
+
+    def expect(self) -> None:
+        """Plan the job from now on with its expected speeds, without a margin for their errors."""
+        self.curve = self.curve.expected
 
     def take_turn(self, ends_s: float) -> None:
         """Plan the job to end by ``ends_s``."""
@@ -109,7 +123,7 @@ class JobCase:
 
     def waited(self, now_s: float) -> float:
         """Return the time since the arrival relative to the shortest time of the remaining work."""
-        shortest_s = self.work_left / self.curve.per_s[-1]
+        shortest_s = self.work_left / self.curve.expected.per_s[-1]
         return (now_s - self.job.arrived_s) / shortest_s if shortest_s > 0 else inf
 
     def per_weight(self, device_s: float) -> float:

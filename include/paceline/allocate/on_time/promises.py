@@ -14,24 +14,25 @@ _MAX_RESERVATIONS = 3000  # limit for all tried jobs together: with a large plan
 STRETCH = 0.01
 
 
-def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[str, Reservation | None]) -> Plan:
+def plan_with_promises(planner: Planner, last: Mapping[str, Reservation | None]) -> Plan:
     """Return a plan for all promised jobs, and for as many other jobs as fit beside them.
 
-    The promised jobs are planned anew in deadline order. If they do not all fit then, because the new allocations fill
-    the pool less completely, each keeps its last reservation. If that does not suffice either, because jobs take longer
-    than estimated, the deadlines of all promised jobs are extended by a hundredth of the time from arrival to deadline,
-    and the jobs are planned again in these two ways. If even that is not enough, some promised jobs are late.
+    All jobs are planned with cautious speeds, so that their deadlines are met with the confidence of the policy. The
+    promised jobs are planned anew in deadline order. If they do not all fit then, because the new allocations fill the
+    pool less completely, each keeps its last reservation. If that does not suffice either, because jobs take longer
+    than estimated, the promised jobs are planned again in these two ways: first with their expected speeds, without a
+    margin; then with deadlines that are extended by a hundredth of the time from arrival to deadline. If even that is
+    not enough, some promised jobs are late.
 
     Parameters
     ----------
     planner:
         The planner, with all jobs that have deadlines.
-    feasible:
-        Indices of the jobs that are on time if they have the whole pool, in deadline order.
     last:
         Last reservation of each promised job, by name; ``None`` if another arbiter has promised the deadline. If these
         promises do not all fit in deadline order, they are planned in the order in which they were made.
     """
+    feasible = planner.feasible()
     plan = planner.reserve_in_order(feasible)
     if len(plan) == len(feasible) and _promised(planner, last) <= plan.keys():
         return planner.add_margins(plan)
@@ -41,16 +42,32 @@ def plan_with_promises(planner: Planner, feasible: Sequence[int], last: Mapping[
         set(feasible).difference(promised), key=lambda index: (not planner.due[index].job.promised, planner.size(index))
     )
     plan = planner.reserve_in_order(promised)
-    if len(plan) < len(promised):
-        exact = planner.with_ends(_changes_s(last))
-        kept = exact.keep(promised, last)
-        if kept is not None:
-            return exact.add_margins(exact.fill_gaps(kept, new))
-        if None in last.values():
-            plan = max(_plan_in_order_of_promises(planner, set(feasible).intersection(promised)), plan, key=len)
-    if len(plan) < len(promised):
-        return _stretched(planner, promised, new, plan, last)
-    return planner.add_margins(_add_one_by_one(planner, plan, new))
+    if len(plan) == len(promised):
+        return planner.add_margins(_add_one_by_one(planner, plan, new))
+    kept = _kept(planner, promised, new, last)
+    if kept is None and any(planner.due[index].has_margin for index in promised):
+        for index in promised:
+            planner.due[index].expect()
+        plan = planner.reserve_in_order(promised)
+        if len(plan) == len(promised):
+            return planner.add_margins(planner.fill_gaps(plan, new))
+        kept = _kept(planner, promised, new, last)
+    if kept is not None:
+        return kept
+    if None in last.values():
+        plan = max(_plan_in_order_of_promises(planner, set(planner.feasible()).intersection(promised)), plan, key=len)
+        if len(plan) == len(promised):
+            return planner.add_margins(_add_one_by_one(planner, plan, new))
+    return _stretched(planner, promised, new, plan, last)
+
+
+def _kept(
+    planner: Planner, promised: Sequence[int], new: Sequence[int], last: Mapping[str, Reservation | None]
+) -> Plan | None:
+    """Return a plan in which the promised jobs keep their last reservations, and the jobs ``new`` fill the gaps."""
+    exact = planner.with_ends(_changes_s(last))
+    kept = exact.keep(promised, last)
+    return None if kept is None else exact.add_margins(exact.fill_gaps(kept, new))
 
 
 def _plan_in_order_of_promises(planner: Planner, promised: Collection[int]) -> Plan:

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ PERIOD_S = 300.0  # time between two regular decisions, as in ``paceline simulat
 DRAWN = "drawn deadlines"  # setting of the Pollux traces
 PAUSE_S = 30.0  # cost of each start and each resize
 SEEDS = range(3)
+CONFIDENCES = (0.5, 0.8, 0.95)  # of promises, in addition to the default
 DEADLINE_SEEDS = range(30)  # many, because the draws differ more than the policies
 WORK_ERROR = 0.3
 TIGHTNESS = (0.5, 1.5)  # range of drawn deadlines, relative to the duration on the requested GPUs (ElasticFlow)
@@ -122,6 +124,11 @@ def _variants(
         yield "... and speeds learned", label, inexact, lambda make=make: LearnedSpeeds(make(PAUSE_S)), usual
         # A change costs 2 or 7 s, and 2 s more for one device and for each doubling: about 10 s.
         overhead = Friction(rounds=ElasticFlowOverhead())
+        if label == "on_time_promises":
+            for confidence in CONFIDENCES:
+                sure = partial(OnTime, PAUSE_S, keep_promises=True, confidence=confidence)
+                yield f"work off, {confidence:g} sure", label, inexact, sure, usual
+                yield "... and speeds learned", label, inexact, lambda sure=sure: LearnedSpeeds(sure()), usual
         yield "ElasticFlow's overhead", label, [arrivals], lambda make=make: make(10.0), overhead
     yield "slots of 240 s", "elasticflow", [arrivals], lambda: ElasticFlow(slot_s=240.0, change_s=PAUSE_S), usual
     yield "pause not planned", "elasticflow", [arrivals], lambda: ElasticFlow(change_s=0.0), usual
@@ -159,6 +166,7 @@ def _simulate(
         "deadlines_met_each_pct": [round(one, 2) for one in met],
         "rejected": sum(result.rejected for result in results) / number,
         "accepted_late": sum(result.accepted_late for result in results) / number,
+        "promises_kept_pct": round(sum(result.promises_kept_pct for result in results) / number, 2),
         "possible_alone_pct": round(100 * sum(map(_feasible_alone, workloads[0])) / len(workloads[0]), 2),
         "mean_jct_s": round(sum(result.mean_total_s for result in results) / number, 1),
         "changes": sum(result.changes for result in results) / number,
@@ -226,7 +234,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """Format the rows as a table."""
     lines = [
         f"{'trace':9} {'GPUs':>4}  {'setting':22} {'policy':21} {'on time':>8} {'range':>13} {'possible':>8} "
-        f"{'rejected':>8} {'accepted, late':>14} {'mean JCT':>8} {'CPU':>7}"
+        f"{'rejected':>8} {'accepted, late':>14} {'kept':>7} {'mean JCT':>8} {'CPU':>7}"
     ]
     for row in rows:
         low, high = row["deadlines_met_range_pct"]
@@ -234,7 +242,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         lines.append(
             f"{row['trace']:9} {row['gpus']:4}  {row['setting']:22} {row['policy']:21} "
             f"{row['deadlines_met_pct']:6.1f} % {spread:>13} {row['possible_alone_pct']:6.1f} % "
-            f"{row['rejected']:8.1f} {row['accepted_late']:14.1f} "
+            f"{row['rejected']:8.1f} {row['accepted_late']:14.1f} {row['promises_kept_pct']:5.1f} % "
             f"{row['mean_jct_s'] / 3600:6.2f} h {row['sim_s']:5.1f} s"
         )
     published = ", ".join(f"{trace} {figures}" for trace, figures in PUBLISHED.items())

@@ -117,7 +117,8 @@ def test_pool_survives_killed_arbiter_and_rejects_infeasible_deadline(
     airflow.api("PATCH", path, {"value": result})
     infeasible = start_task("urgent", "10m")
     assert airflow.wait("urgent", infeasible.run_id, LONG_S, before_poll=watch.check) == "failed"
-    refusal = "deadline: 600 s does not fit alongside the deadlines of other jobs, the earliest deadline that fits is "
+    refusal = "deadline: 600 s cannot be promised beside the deadlines of other jobs, "
+    refusal += "the earliest deadline that can be promised is "
     message = re.search(refusal + r"(\d+) s", infeasible.log())
     assert message is not None
     assert float(message[1]) > 3600

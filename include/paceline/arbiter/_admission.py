@@ -50,6 +50,7 @@ def check_admission(
     assumed: Sequence[ClusterJob] = (),
     reserved: Mapping[str, Reservation] | None = None,
     deadlines_s: Sequence[float] = (),
+    confidence: float = 0.5,
 ) -> Admission:
     """Return whether a new job's deadline fits alongside all promised deadlines, and the earliest that fits.
 
@@ -76,6 +77,9 @@ def check_admission(
     deadlines_s:
         Deadlines of all jobs that the next plan contains. Devices change at these times, so the check must not assume
         finer changes than the plan.
+    confidence:
+        Probability with which each deadline is to be met, as in :class:`~paceline.allocate.OnTime`. If the promised
+        jobs do not fit with it, the check plans them with their expected speeds.
 
     Examples
     --------
@@ -87,7 +91,9 @@ def check_admission(
     >>> admission.fits, admission.earliest_s, admission.alone_s
     (False, 15.0, 7.5)
     """
-    checks = AdmissionChecks(promised, node, now_s, assumed=assumed, reserved=reserved, deadlines_s=deadlines_s)
+    checks = AdmissionChecks(
+        promised, node, now_s, assumed=assumed, reserved=reserved, deadlines_s=deadlines_s, confidence=confidence
+    )
     return checks.check(job)
 
 
@@ -106,10 +112,12 @@ class AdmissionChecks:
         assumed: Sequence[ClusterJob] = (),
         reserved: Mapping[str, Reservation] | None = None,
         deadlines_s: Sequence[float] = (),
+        confidence: float = 0.5,
     ) -> None:
         self._promised = {one.name: one for one in promised}
         self._node, self._now_s, self._assumed = node, now_s, assumed
         self._reserved, self._deadlines_s = dict(reserved or {}), deadlines_s
+        self._confidence = confidence
         self._plan: _PromisedPlan | None = None
 
     def promise(self, job: ClusterJob) -> None:
@@ -118,7 +126,7 @@ class AdmissionChecks:
             return
         wider = None
         if self._plan is not None and job.name not in self._promised:
-            wider = self._plan.with_job(_case(job, self._node, self._now_s))
+            wider = self._plan.with_job(self._case(job))
         self._promised[job.name], self._plan = job, wider
 
     def check(self, job: ClusterJob) -> Admission:
@@ -128,7 +136,7 @@ class AdmissionChecks:
         if speeds is None or speeds.counts[0] > node.all_devices:
             accepted = f"speeds for {node.kind} on at most {node.all_devices} devices"
             raise InvalidInputError(f"{job.name}.speeds", sorted(job.speeds), accepted)
-        new = _case(job, node, now_s)
+        new = self._case(job)
         plan = self._plan_without(job)
         ends_s = plan.jobs.left.ends_s(new.curve, new.work_left, new.change_s)
         last_s = min(ends_s.values())  # within the capacity that promised jobs leave free, so always feasible
@@ -139,7 +147,7 @@ class AdmissionChecks:
             """Return whether all jobs fit in deadline order if the new job has this deadline."""
             if not plan.by_deadline:
                 return last_s <= deadline_s
-            return plan.jobs.with_job(_case(job, node, now_s, deadline_s)) is not None
+            return plan.jobs.with_job(self._case(replace(job, deadline_s=deadline_s))) is not None
 
         wanted_s = job.deadline_s
         if wanted_s is not None and (last_s <= wanted_s or (alone_s <= wanted_s and fits(wanted_s))):
@@ -165,8 +173,12 @@ class AdmissionChecks:
 
     def _plan_promised(self, promised: Sequence[ClusterJob]) -> _PromisedPlan:
         node, now_s, deadlines_s = self._node, self._now_s, self._deadlines_s
-        cases, assumed = _cases(promised, node, now_s), _cases(self._assumed, node, now_s)
+        cases, assumed = self._cases(promised), self._cases(self._assumed)
         jobs = _in_deadline_order(cases, node, now_s, deadlines_s)
+        if len(jobs.planned) < len(cases) and any(case.has_margin for case in cases):
+            for case in cases:
+                case.expect()
+            jobs = _in_deadline_order(cases, node, now_s, deadlines_s)
         if len(jobs.planned) < len(cases) and not self._reserved:
             jobs = _stretched(cases, node, now_s, deadlines_s) or jobs
         if len(jobs.planned) == len(cases) or not self._reserved:
@@ -176,9 +188,15 @@ class AdmissionChecks:
         all_s = [*deadlines_s, *(one.deadline_s for one in (*promised, *self._assumed) if one.deadline_s)]
         kept = _kept(promised, self._reserved, node, now_s, all_s)
         others = [one for one in promised if one.name not in self._reserved]
-        for case in [*_cases(others, node, now_s), *assumed]:
+        for case in [*self._cases(others), *assumed]:
             kept = kept.beside(case) or kept
         return _PromisedPlan(kept, by_deadline=False)
+
+    def _case(self, job: ClusterJob) -> JobCase:
+        return _case(job, self._node, self._now_s, self._confidence)
+
+    def _cases(self, jobs: Iterable[ClusterJob]) -> list[JobCase]:
+        return _cases(jobs, self._node, self._now_s, self._confidence)
 
 
 def promises_fit_as_well(
@@ -219,15 +237,14 @@ class _PromisedPlan:
 _curve = lru_cache(maxsize=4096)(SpeedUpCurve)
 
 
-def _case(job: ClusterJob, node: Node, now_s: float, deadline_s: float | None = None) -> JobCase:
-    """Return a job in the form that planning needs, with its own deadline or another one."""
-    own = job if deadline_s is None else replace(job, deadline_s=deadline_s)
-    return JobCase(own, _curve(job.speeds[node.kind]), now_s, change_s=0.0)
+def _case(job: ClusterJob, node: Node, now_s: float, confidence: float) -> JobCase:
+    """Return a job in the form that planning needs."""
+    return JobCase(job, _curve(job.speeds[node.kind], confidence), now_s, change_s=0.0)
 
 
-def _cases(jobs: Iterable[ClusterJob], node: Node, now_s: float) -> list[JobCase]:
-    """Return the jobs that have deadlines, in the form that planning needs."""
-    return [_case(one, node, now_s) for one in jobs if one.deadline_s]
+def _cases(jobs: Iterable[ClusterJob], node: Node, now_s: float, confidence: float = 0.5) -> list[JobCase]:
+    """Return the jobs that have deadlines, in the form that planning needs, by default with their expected speeds."""
+    return [_case(one, node, now_s, confidence) for one in jobs if one.deadline_s]
 
 
 def _in_deadline_order(

@@ -281,7 +281,14 @@ class Arbiter:
         warming_up = [request for request in requests if request.key in self._warming_up]
         assumed = [self._after_warm_up(job, now_s) for job in self._as_cluster_jobs(warming_up, len(requests), now_s)]
         reserved = self._reservations
-        check = partial(AdmissionChecks, promised, now_s=now_s, reserved=reserved, deadlines_s=deadlines_s)
+        check = partial(
+            AdmissionChecks,
+            promised,
+            now_s=now_s,
+            reserved=reserved,
+            deadlines_s=deadlines_s,
+            confidence=self.policy.confidence,
+        )
         checks = check(node, assumed=assumed)
         at_best = check(Node(POOL, node.all_devices))  # if all warm-ups end now
         newest = max((request.ceiling.promise for request in requests if request.ceiling), default=0)

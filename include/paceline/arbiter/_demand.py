@@ -48,12 +48,12 @@ def cluster_job(
         name=request.key,
         arrived_s=request.arrived_s,
         work=max(known.work_s, 1e-6),
-        speeds={DEVICE: _speeds(counts, unit, known.exponent, known.usable_devices)},
+        speeds={DEVICE: _speeds(counts, unit, replace(known, work_s=0.0, after_s=0.0))},
         deadline_s=request.deadline_s - time_after_s(request, known) if request.has_deadline else None,
         weight=request.weight,
         held=_held_placement(request, counts, unit),
         since_s=request.updated_s if trains else now_s,
-        speed=_speed(request.held, known.exponent, known.usable_devices) if trains and request.held > 0 else 0.0,
+        speed=_speed(request.held, known) if trains and request.held > 0 else 0.0,
         promise=request.ceiling.promise if request.promised and request.ceiling else None,
         started_s=None if request.state == "waiting" else request.began_s,
         change_s=_change_s(request),
@@ -101,12 +101,14 @@ def _assumed_usable_devices(remaining: RemainingWork) -> float | None:
 
 
 @lru_cache(maxsize=4096)
-def _speeds(counts: tuple[int, ...], unit: float, exponent: float, usable_devices: float | None) -> Speeds:
-    return Speeds(counts, tuple(_speed(count * unit, exponent, usable_devices) for count in counts))
+def _speeds(counts: tuple[int, ...], unit: float, known: RemainingWork) -> Speeds:
+    per_s = tuple(_speed(count * unit, known) for count in counts)
+    is_exact = not (known.sd or known.exponent_sd)
+    return Speeds(counts, per_s, () if is_exact else tuple(known.sd_at(count * unit) for count in counts))
 
 
-def _speed(devices: float, exponent: float, usable_devices: float | None) -> float:
-    return math.pow(min(devices, usable_devices) if usable_devices else devices, exponent)
+def _speed(devices: float, known: RemainingWork) -> float:
+    return math.pow(min(devices, known.usable_devices) if known.usable_devices else devices, known.exponent)
 
 
 def _allowed_counts(request: DeviceRequest, pool: int, unit: float) -> tuple[int, ...]:

@@ -27,13 +27,17 @@ class Remaining(Record):
     """The controller's forecast of the remaining time: ``work_s / devices**exponent + after_s`` seconds.
 
     ``work_s`` is the remaining work in seconds on one device; ``after_s`` does not depend on the devices. The job
-    cannot use more than ``usable_devices``; ``None`` while it uses its whole allocation.
+    cannot use more than ``usable_devices``; ``None`` while it uses its whole allocation. ``sd`` is the standard
+    deviation of the speed, as a fraction, on ``sd_devices``; ``exponent_sd`` is that of the exponent.
     """
 
     work_s: float = Field(ge=0, le=1e11)
     exponent: float = Field(gt=0, le=2)
     after_s: float = Field(ge=0, le=1e11)
     usable_devices: float | None = Field(default=None, gt=0)
+    sd: float = Field(default=0.0, ge=0, le=100)
+    sd_devices: float = Field(default=1.0, gt=0, le=1e6)
+    exponent_sd: float = Field(default=0.0, ge=0, le=2)
 
 
 def _valid_or_none(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:

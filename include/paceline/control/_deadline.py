@@ -377,8 +377,15 @@ class DeadlineController:
         if not self._speed.known or self._speed.sd(max(self._last_step[1], self.limits.quantum)) > _MAX_PUBLISHED_SD:
             return None
         usable = round(self._usable, 3) if math.isfinite(self._usable) else None
+        best_known, sd = self._speed.best_known
         return RemainingWork(
-            left / self._speed.at(1.0), self._speed.exponent, pauses_left_s + self.tail.reserved_s, usable
+            left / self._speed.at(1.0),
+            self._speed.exponent,
+            pauses_left_s + self.tail.reserved_s,
+            usable,
+            sd=sd,
+            sd_devices=best_known,
+            exponent_sd=self._speed.exponent_sd,
         )
 
     def state(self) -> dict[str, Any]:

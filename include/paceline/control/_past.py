@@ -90,14 +90,23 @@ class PastRun:
     def remaining(self) -> RemainingWork | None:
         """Return the work of a new run of this job, including its start-up; ``None`` for a run of another task.
 
-        >>> PastRun(600, 2.5, 0.4, 1.2, 9.0, 1.0, 0.1).remaining()
-        RemainingWork(work_s=80.0, exponent=1.0, after_s=3.0, usable_devices=None)
+        >>> remaining = PastRun(600, 2.5, 0.4, 1.2, 9.0, 1.0, 0.1).remaining()
+        >>> remaining.work_s, remaining.after_s, remaining.sd_at(1.2)
+        (80.0, 3.0, 0.1)
         """
         if self.related:  # another task may have a different number of batches
             return None
         speed_on_one = self.batches_per_s / math.pow(self.devices, self.exponent)
         after_s = self.startup_s + self.pauses_s + self.tail_s
-        return RemainingWork(self.batches / speed_on_one, self.exponent, round(after_s, 3), self.usable_devices)
+        return RemainingWork(
+            self.batches / speed_on_one,
+            self.exponent,
+            round(after_s, 3),
+            self.usable_devices,
+            sd=self.speed_sd,
+            sd_devices=self.devices,
+            exponent_sd=self.speed_sd,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a JSON-safe dictionary."""

@@ -22,23 +22,34 @@ class RemainingWork:
         Seconds that do not depend on the devices: pauses and tail.
     usable_devices:
         Devices that the job can use; ``None`` while it uses its whole allocation.
+    sd, sd_devices, exponent_sd:
+        Standard deviations: of the speed, as a fraction, on ``sd_devices``, where it is known best; and of the
+        exponent, which adds to it on all other numbers of devices. 0 if exact.
 
     Examples
     --------
-    >>> remaining = RemainingWork(work_s=100.0, exponent=1.0, after_s=2.0)
+    >>> remaining = RemainingWork(work_s=100.0, exponent=1.0, after_s=2.0, sd=0.03, sd_devices=2.0, exponent_sd=0.1)
     >>> remaining.seconds(4.0), remaining.devices(27.0)
     (27.0, 4.0)
+    >>> remaining.sd_at(2.0), round(remaining.sd_at(4.0), 3)
+    (0.03, 0.075)
     """
 
     work_s: float
     exponent: float
     after_s: float
     usable_devices: float | None = None
+    sd: float = 0.0
+    sd_devices: float = 1.0
+    exponent_sd: float = 0.0
 
     def seconds(self, devices: float) -> float:
         """Return the seconds until the job ends on ``devices``."""
-        in_use: float = min(devices, self.usable_devices) if self.usable_devices else devices
-        return self.work_s / math.pow(in_use, self.exponent) + self.after_s
+        return self.work_s / math.pow(self._in_use(devices), self.exponent) + self.after_s
+
+    def sd_at(self, devices: float) -> float:
+        """Return the standard deviation of the speed on ``devices``, as a fraction of the speed."""
+        return math.hypot(self.sd, self.exponent_sd * math.log(self._in_use(devices) / self.sd_devices))
 
     def devices(self, seconds: float) -> float | None:
         """Return the devices needed to end the job within ``seconds``; ``None`` if no number of devices suffices."""
@@ -47,6 +58,9 @@ class RemainingWork:
             return None
         needed = math.pow(self.work_s / left_s, 1 / self.exponent)
         return None if self.usable_devices and needed > self.usable_devices else needed
+
+    def _in_use(self, devices: float) -> float:
+        return min(devices, self.usable_devices) if self.usable_devices else devices
 
     def to_dict(self) -> dict[str, float | None]:
         """Return the fields as a JSON-safe dictionary, rounded to four decimals."""

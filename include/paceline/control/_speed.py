@@ -21,6 +21,7 @@ _INITIAL_NOISE = 0.03
 # standard deviation halves with each observation.
 _WARM_UP_SD, _WARM_UP_OBSERVATIONS = 1.0, 4
 _MAX_LOG_SPEED = 100.0
+_MAX_LOG_DEVICES = 10.0
 
 
 class SpeedModel:
@@ -111,6 +112,19 @@ class SpeedModel:
         """Return the relative standard deviation of the speed on ``devices``."""
         log_d = math.log(devices)
         return math.sqrt(max(self._var + 2 * log_d * self._cov + log_d * log_d * self._exponent_var, 0.0))
+
+    @property
+    def best_known(self) -> tuple[float, float]:
+        """The number of devices on which the speed is known best, and its relative standard deviation there."""
+        if not self._exponent_var:
+            return 1.0, math.sqrt(self._var)
+        devices = math.exp(min(max(-self._cov / self._exponent_var, -_MAX_LOG_DEVICES), _MAX_LOG_DEVICES))
+        return devices, self.sd(devices)
+
+    @property
+    def exponent_sd(self) -> float:
+        """The standard deviation of the exponent."""
+        return math.sqrt(self._exponent_var)
 
     def devices_for(self, batches_per_s: float) -> float:
         """Return the devices needed for a speed."""

@@ -49,7 +49,7 @@ class Queue:
     origin:
         The time from which the deadline is counted.
     on_infeasible:
-        The response to a deadline that does not fit alongside the deadlines of other jobs.
+        The response to a deadline that cannot be promised beside the deadlines of other jobs.
     pool:
         Name of the Airflow pool, for messages.
     clock:
@@ -90,7 +90,7 @@ class Queue:
     def step(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Apply the newest values of the live state; return the values to write.
 
-        Raises DeadlineInfeasibleError if the deadline does not fit alongside the deadlines of other jobs, and
+        Raises DeadlineInfeasibleError if the deadline cannot be promised beside the deadlines of other jobs, and
         ``on_infeasible`` is ``"fail"``.
         """
         before, now_s = (self._commands.newest, self._controller.deadline_s), self._now_s()
@@ -140,8 +140,8 @@ class Queue:
         if newest.fits:
             self._log.info("By its last run, the deadline of %.0f s fits alongside those of other jobs", deadline_s)
             return {}
-        message = f"deadline: {deadline_s:.0f} s does not fit alongside the deadlines of other jobs, "
-        message += f"the earliest deadline that fits is {newest.earliest_s:.0f} s"
+        message = f"deadline: {deadline_s:.0f} s cannot be promised beside the deadlines of other jobs, "
+        message += f"the earliest deadline that can be promised is {newest.earliest_s:.0f} s"
         if self._on_infeasible == "fail":
             raise DeadlineInfeasibleError(message)
         self._log.warning(message)

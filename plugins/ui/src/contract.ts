@@ -145,13 +145,17 @@ export interface PaceSample {
  * The controller's forecast of the remaining time: `work_s / devices**exponent + after_s` seconds.
  *
  * `work_s` is the remaining work in seconds on one device; `after_s` does not depend on the devices. The job
- * cannot use more than `usable_devices`; `null` while it uses its whole allocation.
+ * cannot use more than `usable_devices`; `null` while it uses its whole allocation. `sd` is the standard
+ * deviation of the speed, as a fraction, on `sd_devices`; `exponent_sd` is that of the exponent.
  */
 export interface Remaining {
   work_s: number;
   exponent: number;
   after_s: number;
   usable_devices: number | null;
+  sd: number;
+  sd_devices: number;
+  exponent_sd: number;
 }
 /**
  * The running jobs, and the most recently ended jobs, newest first.

@@ -44,7 +44,7 @@ test.each([
   [{ deadline_s: null, forecast_s: null }, "unknown", "speed not known yet"],
   [{ deadline_s: null, state: "finished", t_s: 66 }, "good", "done"],
   [{ state: "waiting", forecast_s: null, earliest_s: null }, "unknown", "waiting for devices"],
-  [{ state: "waiting", earliest_s: 80, feasible: false }, "bad", "waiting for devices, 20 s late at best"],
+  [{ state: "waiting", earliest_s: 80, feasible: false }, "bad", "waiting for devices, earliest promise 20 s later"],
   [{ state: "preempted", forecast_s: null, earliest_s: null }, "danger", "preempted: other jobs have the devices"],
   [{ state: "detached" }, "danger", "detached: no task controls the job"],
 ] as const)("status of %o is %s: %s", (changed, level, text) => {

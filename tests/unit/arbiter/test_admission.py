@@ -71,3 +71,20 @@ def test_warm_up_during_the_reservations_of_promised_jobs_makes_them_late():
     assert not promises_fit_as_well([first, second], during, whole, 0.0, reserved)
     assert promises_fit_as_well([first, second], after, whole, 0.0, reserved), "the pool has a third device"
     assert promises_fit_as_well([first, second], during, whole, 0.0, {}), "one job is late in any case"
+
+
+def test_admission_with_confidence_promises_later_deadlines_for_uncertain_speeds():
+    counts = (1, 2, 4, 8)
+    uncertain = {"device": Speeds(counts, CURVE["device"].per_s, (0.1,) * 4)}
+    new = ClusterJob("new", 0.0, 40.96, uncertain, deadline_s=10.5)
+    assert check_admission(new, [], POOL, 0.0).fits
+    sure = check_admission(new, [], POOL, 0.0, confidence=0.9)
+    assert (sure.fits, sure.earliest_s) == (False, pytest.approx(10.0 * 1.1367, rel=0.02))
+
+
+def test_promised_jobs_without_room_for_their_margins_do_not_block_admission_for_ever():
+    uncertain = {"device": Speeds((8,), (8.0,), (0.3,))}
+    promised = [ClusterJob("a", 0.0, 72.0, uncertain, deadline_s=10.0)]
+    answer = check_admission(ClusterJob("b", 0.0, 8.0, CURVE, deadline_s=9.0), promised, POOL, 0.0, confidence=0.9)
+    assert not answer.fits
+    assert 10 < answer.earliest_s < 15, "after what is expected of the promised job, which is no longer cautious"

@@ -72,7 +72,7 @@ def test_start_time_of_a_waiting_job_is_always_now(make_queue):
 
 def test_deadline_rejected_by_the_arbiter_fails_the_run_or_is_extended(make_queue):
     refusal = Ceiling(0.0, 1, deadline_s=60.0, fits=False, earliest_s=93.0).to_json()
-    refused = r"60 s does not fit alongside the deadlines of other jobs, .* 93 s"
+    refused = r"60 s cannot be promised beside the deadlines of other jobs, .* 93 s"
     with pytest.raises(DeadlineInfeasibleError, match=refused):
         make_queue([{"ceiling": refusal}], on_infeasible="fail").wait()
     waiting = make_queue([{"ceiling": refusal}, {"ceiling": Ceiling(0.5, 2).to_json()}], on_infeasible="extend")

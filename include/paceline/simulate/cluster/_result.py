@@ -40,8 +40,8 @@ class SimulationResult:
     """The result of a workload under a policy.
 
     Means are over finished jobs; ``deadlines_met_pct`` is over all jobs with a deadline, and rejected jobs miss theirs.
-    ``accepted_late`` is the number of jobs that missed their deadlines although the policy, at some time, did not
-    expect them to be late. A policy that makes no predictions accepts all jobs.
+    ``accepted`` is the number of jobs with a deadline that the policy, at some time, did not expect to be late, and
+    ``accepted_late`` the number of those that missed it. A policy that makes no predictions accepts all jobs.
     """
 
     policy: str
@@ -52,6 +52,7 @@ class SimulationResult:
     rejected: int
     with_deadline: int
     deadlines_met: int
+    accepted: int
     accepted_late: int
     mean_queue_s: float
     mean_total_s: float
@@ -66,6 +67,11 @@ class SimulationResult:
     def deadlines_met_pct(self) -> float:
         """Percentage of deadlines met, over all jobs with a deadline."""
         return 100.0 * self.deadlines_met / self.with_deadline if self.with_deadline else 100.0
+
+    @property
+    def promises_kept_pct(self) -> float:
+        """Percentage of deadlines met, over the jobs that the policy has accepted."""
+        return 100.0 * (1 - self.accepted_late / self.accepted) if self.accepted else 100.0
 
     @property
     def total_cost(self) -> float:
@@ -84,7 +90,7 @@ class Ledger:
 
     def __init__(self, nodes: Sequence[Node], pue: float, on_outcome: Callable[[JobOutcome], None] | None) -> None:
         self.departed = self.done = self.broken = self.cancelled = self.rejected = self.changes = 0
-        self._with_deadline = self._met = self._accepted_late = 0
+        self._with_deadline = self._met = self._accepted = self._accepted_late = 0
         self._queue_s = self._total_s = self._tardiness = 0.0
         self._energy = self._device_s = 0.0
         self._nodes, self._pue = nodes, pue
@@ -120,6 +126,7 @@ class Ledger:
             late_s = now_s - arrival.deadline_s
             met = status == "done" and late_s <= 1e-6 * max(1.0, arrival.deadline_s - arrival.arrives_s)
             self._met += met
+            self._accepted += job.accepted
             self._accepted_late += job.accepted and not met and (status != "cancelled" or late_s > 0)
             if status == "done":
                 self._tardiness += arrival.weight * max(0.0, late_s)
@@ -150,6 +157,7 @@ class Ledger:
             rejected=self.rejected,
             with_deadline=self._with_deadline,
             deadlines_met=self._met,
+            accepted=self._accepted,
             accepted_late=self._accepted_late,
             mean_queue_s=self._queue_s / done,
             mean_total_s=self._total_s / done,

@@ -3,7 +3,8 @@ import { expect, test } from "vitest";
 import { makePace } from "../samples";
 import { devicesNeeded, preview, previewAll, remainingSeconds } from "./preview";
 
-const remaining = { work_s: 100, exponent: 1, after_s: 2, usable_devices: null };
+const exact = { sd: 0, sd_devices: 1, exponent_sd: 0 };
+const remaining = { work_s: 100, exponent: 1, after_s: 2, usable_devices: null, ...exact };
 
 test("the formula is the same as in paceline.control.RemainingWork", () => {
   expect(remainingSeconds(remaining, 4)).toBeCloseTo(27);

@@ -99,7 +99,7 @@ def _decisions(number: int, devices: int, load: float) -> Iterator[dict[str, Any
             held=0.0,
             applied_grant=0,
             ceiling=None,
-            remaining=RemainingWork(job.work, draw.uniform(0.6, 1.0), 0.0),
+            remaining=RemainingWork(job.work, draw.uniform(0.6, 1.0), 0.0, sd=0.1, sd_devices=4.0, exponent_sd=0.1),
             user_deadline_s=job.deadline_s,
         )
         for job in jobs

@@ -175,12 +175,13 @@ class AdmissionChecks:
         node, now_s, deadlines_s = self._node, self._now_s, self._deadlines_s
         cases, assumed = self._cases(promised), self._cases(self._assumed)
         jobs = _in_deadline_order(cases, node, now_s, deadlines_s)
-        if len(jobs.planned) < len(cases) and any(case.has_margin for case in cases):
-            for case in cases:
-                case.expect()
-            jobs = _in_deadline_order(cases, node, now_s, deadlines_s)
         if len(jobs.planned) < len(cases) and not self._reserved:
-            jobs = _stretched(cases, node, now_s, deadlines_s) or jobs
+            if any(case.has_margin for case in cases):
+                for case in cases:
+                    case.expect()
+                jobs = _in_deadline_order(cases, node, now_s, deadlines_s)
+            if len(jobs.planned) < len(cases):
+                jobs = _stretched(cases, node, now_s, deadlines_s) or jobs
         if len(jobs.planned) == len(cases) or not self._reserved:
             for case in assumed:
                 jobs = jobs.with_job(case) or jobs

@@ -21,7 +21,9 @@ class ReasonKind(Enum):
     HAS_SPARE_DEVICES = "more devices than its plan needs now to meet its deadline, because spare devices are available"
     CAN_WAIT = "can wait and still meet its deadline"
     PROMISES_EXTENDED = "smallest allocation with which no promised job is more than {late_pct:.0f} % late"
-    UNCERTAIN = "meets its deadline by the newest estimate, but not surely enough for a promise; {state} beside promised jobs"
+    UNCERTAIN = (
+        "meets its deadline by the newest estimate, but not surely enough for a promise; {state} beside promised jobs"
+    )
     ADMITTED = "admitted: meets its deadline"
     REJECTED = "rejected: its deadline does not fit alongside the deadlines of admitted jobs"
     OVERRUN = "can no longer meet its deadline; {state} spare devices"

@@ -136,7 +136,10 @@ class OnTime(Policy):
 
     def _with_uncertain(self, planner: Planner, plan: Plan, uncertain: Sequence[int]) -> Plan:
         """Return ``plan`` with those jobs that fit beside it only with their expected speeds, without a promise."""
-        feasible = sorted(set(uncertain).intersection(planner.feasible()), key=planner.size)
+        feasible = sorted(
+            set(uncertain).intersection(planner.feasible()),
+            key=lambda index: (not planner.due[index].held, planner.size(index)),
+        )
         for index in feasible:
             planner.due[index].is_uncertain = True
         return planner.fill_gaps(plan, feasible) if feasible else plan

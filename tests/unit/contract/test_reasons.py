@@ -23,7 +23,7 @@ def test_each_reason_is_given_with_the_values_of_its_sentence() -> None:
     values = defaultdict(set)
     for path in (PROJECT / "include" / "paceline").rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == "Reason.of":
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("Reason.of", "_reason_of"):
                 for name in re.findall(r"ReasonKind\.(\w+)", ast.unparse(call.args[0])):
                     values[name].add(frozenset(str(keyword.arg) for keyword in call.keywords))
     fields = {kind.name: {name for _, name, _, _ in Formatter().parse(kind.value) if name} for kind in ReasonKind}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from math import inf
 
 from paceline.allocate._curves import CurveCache
@@ -20,6 +20,8 @@ from paceline.errors import InvalidInputError
 _MAX_SWAP_JOBS = 1000  # with more jobs, replacing larger jobs by smaller jobs takes too long
 # Fraction of the pool that chosen small jobs may fill. Some devices stay idle because no job can use that number.
 _FILL_FRACTION = 0.6
+
+_reason_of = lru_cache(maxsize=1024)(Reason.of)  # thousands of jobs have one of few reasons at each decision
 
 
 class OnTime(Policy):
@@ -130,19 +132,14 @@ class OnTime(Policy):
         uncertain = [index for index, case in enumerate(planner.due) if case.has_margin and index not in plan]
         for case in cases:  # from here on, only what is expected matters
             case.expect()
-        for index, reservation in self._with_uncertain(planner, plan, uncertain).items():
+        if uncertain:  # running jobs first, and then small ones
+            uncertain.sort(key=lambda index: (not planner.due[index].held, planner.size(index)))
+            for index in uncertain:
+                planner.due[index].is_uncertain = True
+            plan = planner.fill_gaps(plan, uncertain)
+        for index, reservation in plan.items():
             planner.due[index].planned = reservation
         return [case for case in planner.due if case.planned], [case for case in cases if case.planned is None]
-
-    def _with_uncertain(self, planner: Planner, plan: Plan, uncertain: Sequence[int]) -> Plan:
-        """Return ``plan`` with those jobs that fit beside it only with their expected speeds, without a promise."""
-        feasible = sorted(
-            set(uncertain).intersection(planner.feasible()),
-            key=lambda index: (not planner.due[index].held, planner.size(index)),
-        )
-        for index in feasible:
-            planner.due[index].is_uncertain = True
-        return planner.fill_gaps(plan, feasible) if feasible else plan
 
     def _plan_with_turn(self, cases: Sequence[JobCase], node: Node, now_s: float) -> tuple[Planner, Plan]:
         """Return a plan with a turn for a job that has waited long, if it breaks no promise."""
@@ -228,21 +225,21 @@ class OnTime(Policy):
 
     def _reason(self, case: JobCase, count: int, now_s: float) -> Reason:
         if case.has_turn and case.planned is not None:
-            return Reason.of(ReasonKind.HAS_TURN if count else ReasonKind.NEXT_TURN)
+            return _reason_of(ReasonKind.HAS_TURN if count else ReasonKind.NEXT_TURN)
         if case.planned is not None:
             if count > case.planned.devices_now:
-                return Reason.of(ReasonKind.HAS_SPARE_DEVICES)
+                return _reason_of(ReasonKind.HAS_SPARE_DEVICES)
             if count and case.stretch:
-                return Reason.of(ReasonKind.PROMISES_EXTENDED, late_pct=100 * case.stretch)
+                return _reason_of(ReasonKind.PROMISES_EXTENDED, late_pct=100 * case.stretch)
             if case.is_uncertain:
-                return Reason.of(ReasonKind.UNCERTAIN, state="runs" if count else "waits")
-            return Reason.of(ReasonKind.MEETS_DEADLINE if count else ReasonKind.CAN_WAIT)
+                return _reason_of(ReasonKind.UNCERTAIN, state="runs" if count else "waits")
+            return _reason_of(ReasonKind.MEETS_DEADLINE if count else ReasonKind.CAN_WAIT)
         state = "runs on" if count else "waits for"
         if case.deadline_s == inf:
-            return Reason.of(ReasonKind.NO_DEADLINE, state=state)
+            return _reason_of(ReasonKind.NO_DEADLINE, state=state)
         alone_s = now_s + case.work_left / case.curve.per_s[-1]
         fits_alone = alone_s <= case.deadline_s
-        return Reason.of(ReasonKind.CROWDED_OUT if fits_alone else ReasonKind.INFEASIBLE, state=state)
+        return _reason_of(ReasonKind.CROWDED_OUT if fits_alone else ReasonKind.INFEASIBLE, state=state)
 
 
 def _give_up(case: JobCase, planner: Planner) -> None:

@@ -249,7 +249,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         )
     lines += _pairs(rows)
     for source, known in (("own simulator", PUBLISHED), ("plotting script", PLOTTED)):
-        lines.append(f"ElasticFlow's {source}, % of all jobs: {', '.join(f'{one} {pct}' for one, pct in known.items())}")
+        lines.append(
+            f"ElasticFlow's {source}, % of all jobs: {', '.join(f'{one} {pct}' for one, pct in known.items())}"
+        )
     return "\n".join(lines)
 
 

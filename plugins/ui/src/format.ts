@@ -56,7 +56,11 @@ export function deadlineStatus(pace: Pace): Status {
   if (pace.state === "waiting") {
     const late = earliest === null || pace.feasible ? 0 : earliest - deadline;
     if (late > 0)
-      return { level: "bad", text: `waiting for devices, earliest promise ${formatDuration(late)} later`, slackS: -late };
+      return {
+        level: "bad",
+        text: `waiting for devices, earliest promise ${formatDuration(late)} later`,
+        slackS: -late,
+      };
     return { level: "unknown", text: "waiting for devices", slackS: left };
   }
   if (forecast === null && left < 0)

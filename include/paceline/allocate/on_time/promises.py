@@ -48,9 +48,10 @@ def plan_with_promises(planner: Planner, last: Mapping[str, Reservation | None])
     if kept is None and any(planner.due[index].has_margin for index in promised):
         for index in promised:
             planner.due[index].expect()
+        new = []  # new promises would take the devices that were the margins of earlier ones
         plan = planner.reserve_in_order(promised)
         if len(plan) == len(promised):
-            return planner.add_margins(planner.fill_gaps(plan, new))
+            return planner.add_margins(plan)
         kept = _kept(planner, promised, new, last)
     if kept is not None:
         return kept

@@ -1,9 +1,9 @@
-"""Curves that a policy derives from the speeds of jobs, kept from one decision to the next."""
+"""Curves that policies and admission checks derive from the speeds of jobs, each computed once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from paceline.allocate._model import ClusterJob, Speeds
 from paceline.errors import InvalidInputError
@@ -11,31 +11,18 @@ from paceline.errors import InvalidInputError
 _Curve = TypeVar("_Curve")
 
 
-class CurveCache(Generic[_Curve]):
-    """The curves of the jobs of the last decision. Jobs share a curve if they share their ``Speeds`` object.
+def derive(make: Callable[..., _Curve], speeds: Speeds, *arguments: float) -> _Curve:
+    """Return ``make(speeds, *arguments)``, which is kept as long as the ``Speeds`` object."""
+    known, key = speeds.derived, (make, *arguments)
+    curve: _Curve | None = known.get(key)
+    if curve is None:
+        curve = known[key] = make(speeds, *arguments)
+    return curve
 
-    Parameters
-    ----------
-    make:
-        Function that returns the curve of a ``Speeds`` object.
-    """
 
-    def __init__(self, make: Callable[[Speeds], _Curve]) -> None:
-        self._make = make
-        self._known: dict[int, tuple[Speeds, _Curve]] = {}  # by the identity of the ``Speeds`` object
-
-    def curves(self, jobs: Sequence[ClusterJob], kind: str) -> list[_Curve]:
-        """Return each job's curve on devices of a kind. Raise InvalidInputError if a job has no speeds for it."""
-        before, self._known = self._known, {}
-        found = []
-        for job in jobs:
-            speeds = job.speeds.get(kind)
-            if speeds is None:
-                accepted = f"the pool's device kind, {kind}"
-                raise InvalidInputError(f"{job.name}.speeds", sorted(job.speeds), accepted)
-            known = self._known.get(id(speeds)) or before.get(id(speeds))
-            if known is None or known[0] is not speeds:
-                known = (speeds, self._make(speeds))
-            self._known[id(speeds)] = known
-            found.append(known[1])
-        return found
+def speeds_on(job: ClusterJob, kind: str) -> Speeds:
+    """Return the speeds of a job on devices of a kind. Raise InvalidInputError if it has none."""
+    speeds = job.speeds.get(kind)
+    if speeds is None:
+        raise InvalidInputError(f"{job.name}.speeds", sorted(job.speeds), f"the pool's device kind, {kind}")
+    return speeds

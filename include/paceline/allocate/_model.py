@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import exp, inf, log2
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from paceline.contract import Reason
 from paceline.errors import InvalidInputError, PacelineError
@@ -98,6 +98,11 @@ class Speeds:
         deviations = NormalDist().inv_cdf(confidence)
         pairs = zip(self.per_s, self.sd, strict=True)
         return Speeds(self.counts, tuple(speed * exp(-deviations * sd) for speed, sd in pairs))
+
+    @cached_property
+    def derived(self) -> dict[object, Any]:
+        """Curves that policies have derived from the speeds, by what makes them."""
+        return {}
 
     @cached_property
     def useful(self) -> tuple[int, ...]:

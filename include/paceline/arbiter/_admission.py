@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from paceline.allocate import ClusterJob, Node, Reservation
+from paceline.allocate._curves import derive
 from paceline.allocate.on_time.capacity import Capacity
 from paceline.allocate.on_time.curve import SpeedUpCurve
 from paceline.allocate.on_time.deadline_plan import DeadlinePlan
@@ -235,12 +235,9 @@ class _PromisedPlan:
         return None if jobs is None else replace(self, jobs=jobs)
 
 
-_curve = lru_cache(maxsize=4096)(SpeedUpCurve)
-
-
 def _case(job: ClusterJob, node: Node, now_s: float, confidence: float) -> JobCase:
     """Return a job in the form that planning needs."""
-    return JobCase(job, _curve(job.speeds[node.kind], confidence), now_s, change_s=0.0)
+    return JobCase(job, derive(SpeedUpCurve, job.speeds[node.kind], confidence), now_s, change_s=0.0)
 
 
 def _cases(jobs: Iterable[ClusterJob], node: Node, now_s: float, confidence: float = 0.5) -> list[JobCase]:

@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple
 
-from paceline.allocate._curves import CurveCache
+from paceline.allocate._curves import derive, speeds_on
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy
 from paceline.allocate.elasticflow._filling import Demand, Pool, ScalingCurve, Share
 from paceline.allocate.modelarts.greedy import single_pool
@@ -95,7 +95,6 @@ class ElasticFlow(Policy):
         self._rejected: set[str] = set()
         self._changed_s: dict[str, float] = {}  # time of the last change of each job's devices
         self._decided_s = self._replan_s = -inf
-        self._curves = CurveCache(ScalingCurve)
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """See ``Policy``; ``nodes`` has to be a single pool."""
@@ -106,7 +105,7 @@ class ElasticFlow(Policy):
         if now_s < min(self._decided_s + self._slot_s, self._replan_s):
             return self._unchanged(jobs)
         remaining = [job for job in jobs if job.name not in self._rejected]
-        curves = self._curves.curves(remaining, node.kind)
+        curves = [derive(ScalingCurve, speeds_on(job, node.kind)) for job in remaining]
         cases = [self._case(job, curve, now_s) for job, curve in zip(remaining, curves, strict=True)]
         pool = self._guarantee(cases, node, now_s)
         self._distribute(cases, pool)

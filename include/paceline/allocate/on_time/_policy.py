@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import inf
 
-from paceline.allocate._curves import CurveCache
+from paceline.allocate._curves import derive, speeds_on
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy, Reservation
 from paceline.allocate.on_time._plan import Plan, Planner
 from paceline.allocate.on_time._spare import distribute
@@ -79,7 +79,6 @@ class OnTime(Policy):
         self._turn: tuple[str, float] | None = None  # the job that has its turn, and the end of the turn
         self._last_turn = ("", -inf)  # the job that had the last turn, and the time from which another one may have it
         self._began_s: dict[str, float] = {}  # start of the current run of each running job
-        self._curves = CurveCache(partial(SpeedUpCurve, confidence=self.confidence))
 
     @property
     def promised_ends_s(self) -> dict[str, float]:
@@ -96,8 +95,10 @@ class OnTime(Policy):
         if len(nodes) != 1:
             raise InvalidInputError("nodes", [node.name for node in nodes], "one pool of identical devices")
         node = nodes[0]
-        curves = self._curves.curves(jobs, node.kind)
-        cases = [JobCase(job, curve, now_s, self._change_s) for job, curve in zip(jobs, curves, strict=True)]
+        cases = [
+            JobCase(job, derive(SpeedUpCurve, speeds_on(job, node.kind), self.confidence), now_s, self._change_s)
+            for job in jobs
+        ]
         for case in cases:
             if case.held and case.job.name in self._began_s:
                 case.keeps_until_s = self._began_s[case.job.name] + case.min_run_s

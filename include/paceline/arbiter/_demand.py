@@ -42,18 +42,20 @@ def cluster_job(
         return None
     left_s = max(request.deadline_s - now_s, 1.0) if request.has_deadline else _ASSUMED_DURATION_S
     known = remaining or RemainingWork(left_s * min(max(share, request.min_devices), request.max_devices), 1.0, 0.0)
-    known = replace(known, usable_devices=_assumed_usable_devices(known))
+    if known.usable_devices is not None:  # the job reports too few right after a change
+        known = replace(known, usable_devices=max(_USABLE_FACTOR * known.usable_devices, 1.0))
+    speed = known.exponent, known.usable_devices
     trains = request.state == "training" and remaining is not None
     return ClusterJob(
         name=request.key,
         arrived_s=request.arrived_s,
         work=max(known.work_s, 1e-6),
-        speeds={DEVICE: _speeds(counts, unit, replace(known, work_s=0.0, after_s=0.0))},
+        speeds={DEVICE: _speeds(counts, unit, *speed, known.sd, known.sd_devices, known.exponent_sd)},
         deadline_s=request.deadline_s - time_after_s(request, known) if request.has_deadline else None,
         weight=request.weight,
         held=_held_placement(request, counts, unit),
         since_s=request.updated_s if trains else now_s,
-        speed=_speed(request.held, known) if trains and request.held > 0 else 0.0,
+        speed=_speed(request.held, *speed) if trains and request.held > 0 else 0.0,
         promise=request.ceiling.promise if request.promised and request.ceiling else None,
         started_s=None if request.state == "waiting" else request.began_s,
         change_s=_change_s(request),
@@ -95,20 +97,25 @@ def _startup_s(request: DeviceRequest) -> float:
     return _ASSUMED_STARTUP_S if request.startup_s is None else request.startup_s
 
 
-def _assumed_usable_devices(remaining: RemainingWork) -> float | None:
-    """Return the assumed usable devices: more than the job reports, because it reports too few right after a change."""
-    return None if remaining.usable_devices is None else max(_USABLE_FACTOR * remaining.usable_devices, 1.0)
-
-
 @lru_cache(maxsize=4096)
-def _speeds(counts: tuple[int, ...], unit: float, known: RemainingWork) -> Speeds:
-    per_s = tuple(_speed(count * unit, known) for count in counts)
-    is_exact = not (known.sd or known.exponent_sd)
-    return Speeds(counts, per_s, () if is_exact else tuple(known.sd_at(count * unit) for count in counts))
+def _speeds(
+    counts: tuple[int, ...],
+    unit: float,
+    exponent: float,
+    usable_devices: float | None,
+    sd: float,
+    sd_devices: float,
+    exponent_sd: float,
+) -> Speeds:
+    per_s = tuple(_speed(count * unit, exponent, usable_devices) for count in counts)
+    if not (sd or exponent_sd):
+        return Speeds(counts, per_s)
+    known = RemainingWork(0.0, exponent, 0.0, usable_devices, sd, sd_devices, exponent_sd)
+    return Speeds(counts, per_s, tuple(known.sd_at(count * unit) for count in counts))
 
 
-def _speed(devices: float, known: RemainingWork) -> float:
-    return math.pow(min(devices, known.usable_devices) if known.usable_devices else devices, known.exponent)
+def _speed(devices: float, exponent: float, usable_devices: float | None) -> float:
+    return math.pow(min(devices, usable_devices) if usable_devices else devices, exponent)
 
 
 def _allowed_counts(request: DeviceRequest, pool: int, unit: float) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from math import inf
 
 from paceline.allocate import DEVICE, Allocation, ClusterJob, Node, Policy, Reservation, check, on_time_promises
 from paceline.arbiter._admission import AdmissionChecks, promises_fit_as_well
-from paceline.arbiter._demand import POOL, cluster_job, time_after_s, within_pool
+from paceline.arbiter._demand import POOL, JobSpeeds, cluster_job, time_after_s, within_pool
 from paceline.arbiter._grants import DesiredCeiling, Grant, next_grants
 from paceline.arbiter._request import DeviceRequest
 from paceline.arbiter._warm_up import WarmUp
@@ -79,6 +79,7 @@ class Arbiter:
         self._decided_inputs: Mapping[str, object] = {}  # inputs of the last decision; a change triggers a decision
         self._deadlines_s: Mapping[str, float] = {}
         self._known: dict[str, RemainingWork] = {}
+        self._speeds = JobSpeeds()
         self._started_s: dict[str, float] = {}  # since when each job has had devices but made no progress
         self._warm_up = WarmUp()
         self._warming_up: Mapping[str, tuple[float, float]] = {}  # devices that jobs in warm-up keep, and until when
@@ -126,6 +127,7 @@ class Arbiter:
             self._decide(active, jobs, now_s)
             self._decided_inputs, self._decided_s = inputs, now_s
             self._known = {key: remaining for key, remaining in self._known.items() if key in inputs}
+            self._speeds.keep(inputs)
             self._deadlines_s = {request.key: request.deadline_s for request in active}
         grants = next_grants(requests, self._targets, self.devices)
         admissions: dict[str, _AdmissionResult] = {}
@@ -250,7 +252,8 @@ class Arbiter:
         devices = self._node.all_devices if self._node is not None else 0
         share = devices * self._unit / max(sharing, 1)
         for request in requests:
-            job = cluster_job(request, self._known.get(request.key), share, devices, self._unit, now_s)
+            remaining = self._known.get(request.key)
+            job = cluster_job(request, remaining, share, devices, self._unit, now_s, self._speeds)
             if job is not None:
                 job.since_s = self._started_s.get(job.name, job.since_s)
                 yield job

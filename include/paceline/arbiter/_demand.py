@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -20,7 +20,13 @@ _MAX_COUNTS = 48  # maximum number of allowed device counts per job; all other c
 
 
 def cluster_job(
-    request: DeviceRequest, remaining: RemainingWork | None, share: float, pool: int, unit: float, now_s: float
+    request: DeviceRequest,
+    remaining: RemainingWork | None,
+    share: float,
+    pool: int,
+    unit: float,
+    now_s: float,
+    speeds: JobSpeeds,
 ) -> ClusterJob | None:
     """Return the job in the form that policies use; ``None`` if the pool is too small for the job.
 
@@ -36,6 +42,8 @@ def cluster_job(
         Size of the pool in the policy's units, and devices per unit.
     now_s:
         The time in seconds since the epoch.
+    speeds:
+        The speeds of all jobs.
     """
     counts = _allowed_counts(request, pool, unit)
     if not counts:
@@ -44,18 +52,17 @@ def cluster_job(
     known = remaining or RemainingWork(left_s * min(max(share, request.min_devices), request.max_devices), 1.0, 0.0)
     if known.usable_devices is not None:  # the job reports too few right after a change
         known = replace(known, usable_devices=max(_USABLE_FACTOR * known.usable_devices, 1.0))
-    speed = known.exponent, known.usable_devices
     trains = request.state == "training" and remaining is not None
     return ClusterJob(
         name=request.key,
         arrived_s=request.arrived_s,
         work=max(known.work_s, 1e-6),
-        speeds={DEVICE: _speeds(counts, unit, *speed, known.sd, known.sd_devices, known.exponent_sd)},
+        speeds={DEVICE: speeds.of(request.key, counts, unit, known)},
         deadline_s=request.deadline_s - time_after_s(request, known) if request.has_deadline else None,
         weight=request.weight,
         held=_held_placement(request, counts, unit),
         since_s=request.updated_s if trains else now_s,
-        speed=_speed(request.held, *speed) if trains and request.held > 0 else 0.0,
+        speed=_speed(request.held, known) if trains and request.held > 0 else 0.0,
         promise=request.ceiling.promise if request.promised and request.ceiling else None,
         started_s=None if request.state == "waiting" else request.began_s,
         change_s=_change_s(request),
@@ -97,25 +104,32 @@ def _startup_s(request: DeviceRequest) -> float:
     return _ASSUMED_STARTUP_S if request.startup_s is None else request.startup_s
 
 
-@lru_cache(maxsize=4096)
-def _speeds(
-    counts: tuple[int, ...],
-    unit: float,
-    exponent: float,
-    usable_devices: float | None,
-    sd: float,
-    sd_devices: float,
-    exponent_sd: float,
-) -> Speeds:
-    per_s = tuple(_speed(count * unit, exponent, usable_devices) for count in counts)
-    if not (sd or exponent_sd):
-        return Speeds(counts, per_s)
-    known = RemainingWork(0.0, exponent, 0.0, usable_devices, sd, sd_devices, exponent_sd)
-    return Speeds(counts, per_s, tuple(known.sd_at(count * unit) for count in counts))
+class JobSpeeds:
+    """The speeds of each job on its allowed device counts, computed again only if its request changes them."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[object, ...], Speeds]] = {}
+
+    def of(self, key: str, counts: tuple[int, ...], unit: float, remaining: RemainingWork) -> Speeds:
+        """Return the speeds of a job; the same object as before if they are the same."""
+        usable = remaining.usable_devices
+        inputs = counts, unit, remaining.exponent, usable, remaining.sd, remaining.sd_devices, remaining.exponent_sd
+        known = self._known.get(key)
+        if known is None or known[0] != inputs:
+            per_s = tuple(_speed(count * unit, remaining) for count in counts)
+            is_exact = not (remaining.sd or remaining.exponent_sd)
+            sd = () if is_exact else tuple(remaining.sd_at(count * unit) for count in counts)
+            known = self._known[key] = (inputs, Speeds(counts, per_s, sd))
+        return known[1]
+
+    def keep(self, keys: Collection[str]) -> None:
+        """Forget all jobs except ``keys``."""
+        self._known = {key: known for key, known in self._known.items() if key in keys}
 
 
-def _speed(devices: float, exponent: float, usable_devices: float | None) -> float:
-    return math.pow(min(devices, usable_devices) if usable_devices else devices, exponent)
+def _speed(devices: float, remaining: RemainingWork) -> float:
+    usable = remaining.usable_devices
+    return math.pow(min(devices, usable) if usable else devices, remaining.exponent)
 
 
 def _allowed_counts(request: DeviceRequest, pool: int, unit: float) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -21,7 +21,7 @@ _DEADLINE_TOLERANCE_S = 0.05  # samples round times to milliseconds, so the comp
 # Limits of the admission checks in a step, because grants wait for them: their number, and the number of promised jobs
 # in all of them together, each of which may be planned several times.
 _CHECKS_PER_STEP, _CHECKED_JOBS_PER_STEP = 20, 4000
-_LATE_EVERY_S = 30.0  # interval between decisions while a job is late or has no devices
+_LATE_EVERY_S = 30.0  # interval between decisions while a job is late, has no promise or no devices
 
 
 class Arbiter:
@@ -84,7 +84,7 @@ class Arbiter:
         self._warm_up = WarmUp()
         self._warming_up: Mapping[str, tuple[float, float]] = {}  # devices that jobs in warm-up keep, and until when
         self._targets: dict[str, DesiredCeiling] = {}
-        self._on_time: list[str] = []
+        self._on_time: Set[str] = frozenset()
 
     def step(self, requests: Sequence[DeviceRequest], now_s: float) -> list[Grant]:
         """Process the requests of all jobs in the pool and return the grants to send; call this about once per second.
@@ -117,8 +117,8 @@ class Arbiter:
             request.key: (request.deadline_s, request.key in self._known, request.key in self._warming_up)
             for request in active
         } | {POOL: self.devices}
-        # Late jobs, and jobs without devices, can get more if other jobs turn out to need fewer devices.
-        has_needy_job = any(request.late or not self._has_devices(request) for request in active)
+        # Such jobs can get more devices, or a promise, if they or other jobs turn out to need fewer devices.
+        has_needy_job = any(request.late or not self._is_served(request) for request in active)
         due = has_needy_job and now_s >= self._decided_s + _LATE_EVERY_S
         jobs: Mapping[str, ClusterJob] = {}
         if inputs != self._decided_inputs or due or now_s >= min(self._decided_s + self._every_s, self._replan_s):
@@ -168,9 +168,10 @@ class Arbiter:
         """Reservations of the jobs that are on time in the last plan, by name."""
         return self.policy.reservations
 
-    def _has_devices(self, request: DeviceRequest) -> bool:
+    def _is_served(self, request: DeviceRequest) -> bool:
+        """Return whether the last decision has given devices to a job, and expects it to be on time."""
         target = self._targets.get(request.key)
-        return target is None or target.devices > 0
+        return target is None or (target.devices > 0 and request.key in self._on_time)
 
     def _with_stable_deadline(self, request: DeviceRequest) -> DeviceRequest:
         """Return the request; replace its deadline by that of the last decision if the two differ only by rounding."""
@@ -228,7 +229,7 @@ class Arbiter:
                 devices = request.min_devices  # a job that does not wait for grants cannot be preempted
             self._targets[request.key] = DesiredCeiling(round(devices, 9), reason)
         self._replan_s = allocation.replan_s
-        self._on_time = [key for key in jobs if key not in allocation.late]
+        self._on_time = jobs.keys() - allocation.late
 
     def _allocate(self, jobs: Mapping[str, ClusterJob], now_s: float) -> Allocation:
         """Return the policy's decision, if it can decide while the pool has devices later, but none now."""

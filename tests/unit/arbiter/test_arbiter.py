@@ -395,7 +395,7 @@ def test_warm_up_of_a_new_job_breaks_no_promise_of_later_capacity() -> None:
     new = DeviceRequest("new", "starting", 5, 200, 0, 9, 1, 2, 1, 2.0, 1, Ceiling(2.0, 1), None)
     arbiter = Arbiter(4, quantum=1)
     arbiter.step([promised, new], 10.0)
-    assert arbiter._on_time == ["promised"], "after the warm-up, four devices are enough"
+    assert arbiter._on_time == {"promised"}, "after the warm-up, four devices are enough"
 
 
 @pytest.mark.parametrize(("startup_s", "is_late"), [(3.0, False), (30.0, True), (None, False)])

@@ -250,7 +250,7 @@ class DriftCheck:
             if identity is None:
                 identity = self.champion if is_sql(self.reference) else identify_file("reference", self.reference)
             columns, max_rows = self._columns(), self.settings.max_rows
-            parts = (self.reference, self.reference_parameters, conn_id, columns, max_rows, identity)
+            parts = (self.registry, self.reference, self.reference_parameters, conn_id, columns, max_rows, identity)
             return cached_window(repr(parts), read)
         except InvalidInputError as error:
             if not self.champion:

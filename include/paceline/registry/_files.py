@@ -402,7 +402,10 @@ class FileRegistry:
         data = storage.read(self.root, path, max_bytes)
         if data is None:  # deleted by hand since its number was listed
             raise FileNotFoundError(str(self.root / path))
-        return decode(Promotion, data, str(self.root / path))
+        promotion = decode(Promotion, data, str(self.root / path))
+        if promotion.name != name:  # copied by hand from another model
+            raise InvalidInputError(f"{self.root / path}: name", promotion.name, repr(name))
+        return promotion
 
     def _promoted(self, number: int, promotion: Promotion) -> ModelVersion:
         """Return the version of a promotion; raise InvalidInputError if a user has deleted it."""

@@ -73,6 +73,18 @@ def test_error_for_an_empty_record_names_the_file_and_says_that_it_is_empty(
     assert raised.value.field == str(path)
 
 
+def test_promotion_of_another_model_is_rejected_with_its_file(registry: FileRegistry, model_dir: Path) -> None:
+    for name in ("flights", "trains"):
+        registry.register(model_dir, name=name)
+        registry.promote(name, 1, "the first")
+    path = registry.root / "flights" / "promotions" / "000001.json"
+    path.write_bytes((registry.root / "trains" / "promotions" / "000001.json").read_bytes())
+    with pytest.raises(
+        InvalidInputError, match=r"flights/promotions/000001\.json: name: got 'trains', expected 'flights'"
+    ):
+        registry.champion("flights")
+
+
 def test_error_for_a_record_with_a_lone_surrogate_names_the_file(registry: FileRegistry, model_dir: Path) -> None:
     registry.register(model_dir, name="flights")
     registry.promote("flights", 1, "the first")

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from math import exp, inf, log2
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from paceline.contract import Reason
 from paceline.errors import InvalidInputError, PacelineError
+
+_Curve = TypeVar("_Curve")
 
 DEVICE = "device"  # default device kind, for clusters with only one kind
 
@@ -100,9 +102,21 @@ class Speeds:
         return Speeds(self.counts, tuple(speed * exp(-deviations * sd) for speed, sd in pairs))
 
     @cached_property
-    def derived(self) -> dict[object, Any]:
-        """Curves that policies have derived from the speeds, by what makes them."""
+    def _derived(self) -> dict[object, Any]:
         return {}
+
+    def derive(self, make: Callable[..., _Curve], *arguments: float) -> _Curve:
+        """Return ``make(self, *arguments)``, kept as long as this object: what a policy needs of the speeds to plan.
+
+        >>> speeds = Speeds.linear(2)
+        >>> speeds.derive(Speeds.cautious, 0.9) is speeds.derive(Speeds.cautious, 0.9)
+        True
+        """
+        key = (make, *arguments)
+        if key not in self._derived:
+            self._derived[key] = make(self, *arguments)
+        curve: _Curve = self._derived[key]
+        return curve
 
     @cached_property
     def useful(self) -> tuple[int, ...]:
@@ -225,6 +239,13 @@ class ClusterJob:
     def promised(self) -> bool:
         """Whether an earlier arbiter has promised the deadline."""
         return self.promise is not None
+
+    def speeds_on(self, kind: str) -> Speeds:
+        """Return the speeds on devices of a kind. Raise InvalidInputError if the job has none."""
+        speeds = self.speeds.get(kind)
+        if speeds is None:
+            raise InvalidInputError(f"{self.name}.speeds", sorted(self.speeds), f"the pool's device kind, {kind}")
+        return speeds
 
     def work_left(self, now_s: float) -> float:
         """Return the estimated remaining work, 0 or more."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.allocate import ClusterJob, Node, Reservation
-from paceline.allocate._curves import derive
 from paceline.allocate.on_time.capacity import Capacity
 from paceline.allocate.on_time.curve import SpeedUpCurve
 from paceline.allocate.on_time.deadline_plan import DeadlinePlan
@@ -237,7 +236,7 @@ class _PromisedPlan:
 
 def _case(job: ClusterJob, node: Node, now_s: float, confidence: float) -> JobCase:
     """Return a job in the form that planning needs."""
-    return JobCase(job, derive(SpeedUpCurve, job.speeds[node.kind], confidence), now_s, change_s=0.0)
+    return JobCase(job, job.speeds[node.kind].derive(SpeedUpCurve, confidence), now_s, change_s=0.0)
 
 
 def _cases(jobs: Iterable[ClusterJob], node: Node, now_s: float, confidence: float = 0.5) -> list[JobCase]:

@@ -8,7 +8,6 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple
 
-from paceline.allocate._curves import derive, speeds_on
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy
 from paceline.allocate.elasticflow._filling import Demand, Pool, ScalingCurve, Share
 from paceline.allocate.modelarts.greedy import single_pool
@@ -105,7 +104,7 @@ class ElasticFlow(Policy):
         if now_s < min(self._decided_s + self._slot_s, self._replan_s):
             return self._unchanged(jobs)
         remaining = [job for job in jobs if job.name not in self._rejected]
-        curves = [derive(ScalingCurve, speeds_on(job, node.kind)) for job in remaining]
+        curves = [job.speeds_on(node.kind).derive(ScalingCurve) for job in remaining]
         cases = [self._case(job, curve, now_s) for job, curve in zip(remaining, curves, strict=True)]
         pool = self._guarantee(cases, node, now_s)
         self._distribute(cases, pool)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
 
-from paceline.allocate._curves import derive, speeds_on
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy, Reservation
 from paceline.allocate.on_time._plan import Plan, Planner
 from paceline.allocate.on_time._spare import distribute
@@ -96,7 +95,7 @@ class OnTime(Policy):
             raise InvalidInputError("nodes", [node.name for node in nodes], "one pool of identical devices")
         node = nodes[0]
         cases = [
-            JobCase(job, derive(SpeedUpCurve, speeds_on(job, node.kind), self.confidence), now_s, self._change_s)
+            JobCase(job, job.speeds_on(node.kind).derive(SpeedUpCurve, self.confidence), now_s, self._change_s)
             for job in jobs
         ]
         for case in cases:

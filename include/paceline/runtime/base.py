@@ -151,7 +151,7 @@ class JobStatus:
     """The state of a job as the engine reports it.
 
     ``started_s`` and ``finished_s`` are seconds since the epoch on the engine's clock.
-    ``reason`` explains the exit code to users if needed ("killed for memory, limit 64 MiB").
+    ``reason`` explains the exit code to users if needed ("ran out of memory, limit 64 MiB: …").
     ``stopped``: the job ended because of ``Job.stop`` or the end of its lease, so exit code 0 does not mean success.
     """
 

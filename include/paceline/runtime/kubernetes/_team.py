@@ -6,17 +6,23 @@ the pod, whatever happens to the other pods of the team and to the process that 
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.errors import InvalidInputError, JobLostError
+from paceline.errors import InvalidInputError, JobLostError, PacelineError
 from paceline.runtime.base import JobSpec, TeamNetwork
 from paceline.runtime.kubernetes._cluster import Cluster, list_pods
-from paceline.runtime.kubernetes._pod import annotation, end_reason, label_value
+from paceline.runtime.kubernetes._pod import HOME, MOVED_HOSTS, annotation, end_reason, label_value, runs
 from paceline.runtime.kubernetes._template import merge
+
+log = logging.getLogger(__name__)
 
 _NETWORK = "paceline/network"  # a label, by which policies select pods
 _ALIAS = "paceline/alias"
+_MOVED = f"{HOME}/{MOVED_HOSTS}"
+_WRITE = ("/bin/sh", "-c", f'echo "$1" >{_MOVED}.part && mv {_MOVED}.part {_MOVED}', "sh")
 # The policy lets no question through to the cluster's name server. Without one, a name is unknown at once.
 _NO_NAMES = {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}}
 
@@ -76,12 +82,39 @@ def has_outdated_names(cluster: Cluster, pod: Mapping[str, Any]) -> bool:
 
     It runs in another pod, or its node has been restarted.
     """
-    label = (pod["metadata"].get("labels") or {}).get(_NETWORK)
-    if label is None:
-        return False
-    addresses = _addresses(list_pods(cluster, f"{_NETWORK}={label}"))
+    label = _network_label(pod)
+    return label is not None and bool(_moved(pod, _addresses(list_pods(cluster, f"{_NETWORK}={label}"))))
+
+
+def tell_team(cluster: Cluster, pod: Mapping[str, Any]) -> None:
+    """Tell the running pods of a team that the job of ``pod`` has a new address, if they know another one.
+
+    A pod that cannot be told keeps the old address: its job fails after a while, and gets a new pod.
+    """
+    label = _network_label(pod)
+    if label is None or annotation(pod, _ALIAS) is None:
+        return
+    members = list_pods(cluster, f"{_NETWORK}={label}")
+    addresses = _addresses(members)
+    for member in members:
+        moved, name = _moved(member, addresses), member["metadata"]["name"]
+        if not moved or not runs(member) or member["metadata"]["uid"] == pod["metadata"]["uid"]:
+            continue
+        try:
+            for _ in cluster.run("write the new addresses of the team", name, [*_WRITE, json.dumps(moved)]):
+                pass
+        except PacelineError as error:
+            log.warning("Pod %s does not learn the new address of %s: %s", name, ", ".join(moved), error)
+
+
+def _network_label(pod: Mapping[str, Any]) -> str | None:
+    return (pod["metadata"].get("labels") or {}).get(_NETWORK)
+
+
+def _moved(pod: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[str, str]:
+    """Return the new addresses of the aliases that have another address in the hosts file of a pod."""
     known = {alias: one["ip"] for one in pod["spec"].get("hostAliases") or [] for alias in one["hostnames"]}
-    return any(known.get(alias, ip) != ip for alias, ip in addresses.items())
+    return {alias: ip for alias, ip in addresses.items() if known.get(alias, ip) != ip}
 
 
 def has_members(cluster: Cluster, network: str) -> bool:

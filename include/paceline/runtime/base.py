@@ -47,7 +47,8 @@ class TeamNetwork:
     external_access:
         Whether the network that the job creates is connected to other machines; ``published`` ports need this.
     published:
-        Map of the job's port to the ``(IP, port)`` on the engine's machine at which other machines reach that port.
+        Map of the job's port to the ``(IP, port)`` on the engine's machine at which other machines reach that port. For
+        a pod, the cluster's administrator leads that address to the port.
     """
 
     name: str

@@ -266,7 +266,7 @@ class KubernetesRuntime:
         try:
             pod = wait_until_running(self._cluster, pod, spec.image, give_up_s)
             if spec.team_network is not None:
-                _team.restrict(self._cluster, pod)
+                _team.restrict(self._cluster, pod, spec.team_network)
             send_job(self._cluster, name, spec)
             if earlier is not None:
                 send_checkpoint(self._cluster, earlier["metadata"]["name"], name)

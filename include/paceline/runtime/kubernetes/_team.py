@@ -31,8 +31,6 @@ def check(spec: JobSpec, template: Mapping[str, Any]) -> None:
     """Raise InvalidInputError if the pods of a team could not be restricted to their network."""
     if spec.team_network is None:
         return
-    if spec.team_network.external_access:
-        raise InvalidInputError("team_network.external_access", True, "False: pods of a team reach only each other")
     if (template.get("spec") or {}).get("hostNetwork"):
         accepted = "a pod without hostNetwork: a team has a private network"
         raise InvalidInputError("pod_template_file", "hostNetwork: true", accepted)
@@ -54,11 +52,17 @@ def join(cluster: Cluster, pod: Mapping[str, Any], network: TeamNetwork) -> dict
         "labels": {_NETWORK: label_value(network.name)},
         "annotations": {_ALIAS: network.alias} if network.alias else {},
     }
-    return merge(pod, {"metadata": metadata, "spec": {"hostAliases": names, **_NO_NAMES}})
+    return merge(
+        pod,
+        {"metadata": metadata, "spec": {"hostAliases": names, **({} if network.external_access else _NO_NAMES)}},
+    )
 
 
-def restrict(cluster: Cluster, pod: Mapping[str, Any]) -> None:
-    """Create the policy of a pod in a network: the network's pods reach each other, and nothing else."""
+def restrict(cluster: Cluster, pod: Mapping[str, Any], network: TeamNetwork) -> None:
+    """Create the policy of a pod in a network: the network's pods reach each other, and nothing else.
+
+    With ``external_access``, the pod also reaches everything outside; everything reaches its ``published`` ports.
+    """
     name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
     member = {"podSelector": {"matchLabels": {_NETWORK: pod["metadata"]["labels"][_NETWORK]}}}
     policy = {
@@ -69,8 +73,8 @@ def restrict(cluster: Cluster, pod: Mapping[str, Any]) -> None:
         "spec": {
             **member,
             "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": [member]}],
-            "egress": [{"to": [member]}],
+            "ingress": [{"from": [member]}, *({"ports": [{"port": port}]} for port in network.published)],
+            "egress": [{} if network.external_access else {"to": [member]}],
         },
     }
     method = "NetworkingV1Api.create_namespaced_network_policy"

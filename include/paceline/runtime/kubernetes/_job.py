@@ -169,7 +169,7 @@ class PodJob:
             delete_pod(self._cluster, self._pod, self._uid)
             raise RuntimeUnavailableError(f"removed pod {self._pod}, because the address of a job of its team changed")
         if pod is not None:  # after a restart of its node, it has another address
-            _team.tell_team(self._cluster, pod)
+            _team.tell_team(self._cluster, pod, is_new=False)
         number = self._read_run()["number"]
         self._command(f"start {number + 1}")
         self._follower.start(after=number)

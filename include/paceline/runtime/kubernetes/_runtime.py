@@ -271,7 +271,7 @@ class KubernetesRuntime:
             if earlier is not None:
                 send_checkpoint(self._cluster, earlier["metadata"]["name"], name)
             give_cpu(self._cluster, pod, body)
-            _team.tell_team(self._cluster, pod)
+            _team.tell_team(self._cluster, pod, is_new=True)
             self._check_starter(name, starter)
             job = self._job(pod, is_new=True)
             ready = {"metadata": {"annotations": {_pod.READY: "true"}}}

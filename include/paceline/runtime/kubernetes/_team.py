@@ -90,34 +90,43 @@ def has_outdated_names(cluster: Cluster, pod: Mapping[str, Any]) -> bool:
     return label is not None and bool(_moved(pod, _addresses(list_pods(cluster, f"{_NETWORK}={label}"))))
 
 
-def tell_team(cluster: Cluster, pod: Mapping[str, Any]) -> None:
-    """Tell the running pods of a team that the job of ``pod`` has a new address, if they know another one.
+def tell_team(cluster: Cluster, pod: Mapping[str, Any], *, is_new: bool) -> None:
+    """Tell the running pods of a team, whose hosts files name the job of ``pod``, the present addresses of such jobs.
 
-    A pod that cannot be told keeps the old address: its job fails after a while, and gets a new pod.
+    ``is_new``: whether the pod has just started. Otherwise, tell only the pods that know another address than that in
+    force, as after a restart of the node. A pod that cannot be told keeps the old address: its job fails after a while,
+    and gets a new pod.
     """
-    label = _network_label(pod)
-    if label is None or annotation(pod, _ALIAS) is None:
+    label, alias = _network_label(pod), annotation(pod, _ALIAS)
+    if label is None or alias is None:
         return
     members = list_pods(cluster, f"{_NETWORK}={label}")
     addresses = _addresses(members)
     for member in members:
-        moved, name = _moved(member, addresses), member["metadata"]["name"]
-        if not moved or not runs(member) or member["metadata"]["uid"] == pod["metadata"]["uid"]:
+        known, name = _known(member), member["metadata"]["name"]
+        is_outdated = bool(_moved(member, addresses))
+        if alias not in known or not (is_new or is_outdated) or not runs(member):
             continue
+        now = json.dumps({one: ip for one, ip in addresses.items() if one in known})
         try:
-            for _ in cluster.run("write the new addresses of the team", name, [*_WRITE, json.dumps(moved)]):
+            for _ in cluster.run("write the new addresses of the team", name, [*_WRITE, now]):
                 pass
         except PacelineError as error:
-            log.warning("Pod %s does not learn the new address of %s: %s", name, ", ".join(moved), error)
+            log.warning("Pod %s does not learn the new address of %s: %s", name, alias, error)
 
 
 def _network_label(pod: Mapping[str, Any]) -> str | None:
     return (pod["metadata"].get("labels") or {}).get(_NETWORK)
 
 
+def _known(pod: Mapping[str, Any]) -> dict[str, str]:
+    """Return the addresses of aliases in the hosts file of a pod."""
+    return {alias: one["ip"] for one in pod["spec"].get("hostAliases") or [] for alias in one["hostnames"]}
+
+
 def _moved(pod: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[str, str]:
     """Return the new addresses of the aliases that have another address in the hosts file of a pod."""
-    known = {alias: one["ip"] for one in pod["spec"].get("hostAliases") or [] for alias in one["hostnames"]}
+    known = _known(pod)
     return {alias: ip for alias, ip in addresses.items() if known.get(alias, ip) != ip}
 
 

@@ -86,7 +86,6 @@ class PodHarness(TeamHarness):
     runtime: KubernetesRuntime
     rejected: ClassVar = {
         "image: got None": {"image": None},
-        "team_network.external_access: got True": {"team_network": TeamNetwork("net", "it", external_access=True)},
     }
 
     def __init__(self, namespace: str, image: str, folder: Path) -> None:

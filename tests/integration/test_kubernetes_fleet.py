@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,11 +15,13 @@ from demo.airflow_process import AirflowProcess
 from kubernetes.client import CoreV1Api, NetworkingV1Api
 from tests.conftest import connect_cluster
 from tests.integration.clusters import run_in_pod
+from tests.integration.kubernetes_guide import FLEET_GUIDE, guide_block
 from tests.integration.training.gates import TrainingTask, temporary_dag
 from tests.waiting import LONG_S, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.kubernetes, pytest.mark.timeout(1200)]
 
+CONFIG = {"kube_config_path": os.environ.get("KUBECONFIG", "")}
 SAMPLES, EPOCHS = 2000, 2  # one worker alone needs 200 s until a gate opens
 PLAN = {"workers": {name: {"samples": SAMPLES // 2, "batch_size": 4} for name in ("gate-1", "gate-2")}}
 DAG = """
@@ -118,3 +124,152 @@ def test_fleet_of_nodes_is_profiled_scheduled_and_trained(
         assert model["counts"].tolist() == [EPOCHS] * SAMPLES
     assert core.list_namespaced_pod(namespace).items == []
     until(lambda: networks.list_namespaced_network_policy(namespace).items == [], "the end of the policies")
+
+
+RELAY = """
+import pathlib, socket, threading
+def pump(source, target):
+    while data := source.recv(65536):
+        target.sendall(data)
+    target.shutdown(socket.SHUT_WR)
+server = socket.create_server(("", 29500))
+while True:
+    near = server.accept()[0]
+    try:
+        far = socket.create_connection((pathlib.Path("/tmp/target").read_text().strip(), 29500), timeout=5)
+        far.settimeout(None)
+    except OSError:
+        near.close()
+        continue
+    for ends in ((near, far), (far, near)):
+        threading.Thread(target=pump, args=ends, daemon=True).start()
+"""
+CLUSTERS_DAG = """
+from datetime import timedelta
+
+from airflow.sdk import DAG
+from paceline.fleet import Fleet, Machine
+from paceline.operators import Kubernetes, train_on_fleet
+
+size = {{"kind": "gate", "cores": 1, "memory_gib": 1, "node_selector": {{"kubernetes.io/os": "linux"}}}}
+east = Machine(name="gate-1", address={address!r}, **size)
+west = Machine(name="gate-2", kubernetes_conn_id="west", **size)
+fleet = Fleet(machines=[east, west], parameter_server=east, key_conn_id="clusters_key")
+with DAG("clusters", schedule=None):
+    train_on_fleet(
+        fleet=fleet,
+        plan={plan},
+        script={script!r},
+        arguments=["{samples}", "{epochs}"],
+        runtime=Kubernetes(image={image!r}, kubernetes_conn_id="east", memory="1g"),
+        deadline="1h",
+        min_devices=0.5,
+        retry_delay=timedelta(seconds=1),
+    )
+"""
+
+
+@pytest.fixture
+def second_namespace() -> Iterator[str]:
+    yield from _new_namespace()
+
+
+def _new_namespace() -> Iterator[str]:
+    core, name = CoreV1Api(connect_cluster()), f"test-{uuid.uuid4().hex[:12]}"
+    core.create_namespace({"metadata": {"name": name}})
+    yield name
+    core.delete_namespace(name)
+
+
+@pytest.fixture
+def relay_namespace() -> Iterator[str]:
+    yield from _new_namespace()
+
+
+@pytest.fixture
+def relay(relay_namespace: str, trainer_image: str) -> str:
+    """Return the address of a pod that stands for the load balancer of the guide's Service.
+
+    Not every test cluster gives Services an address.
+    """
+    container: dict[str, Any] = {"name": "relay", "image": trainer_image, "imagePullPolicy": "IfNotPresent"}
+    container["command"] = ["python", "-c", RELAY]
+    core = CoreV1Api(connect_cluster())
+    core.create_namespaced_pod(relay_namespace, {"metadata": {"name": "relay"}, "spec": {"containers": [container]}})
+
+    def address() -> str | None:
+        pod = core.read_namespaced_pod("relay", relay_namespace)
+        return pod.status.pod_ip if pod.status.phase == "Running" else None
+
+    return str(until(address, "the relay"))
+
+
+@pytest.fixture
+def connections(airflow: AirflowProcess, namespace: str, second_namespace: str) -> Iterator[None]:
+    """Create connections to two clusters: to two namespaces of the test's cluster, which Paceline cannot know."""
+    found = {
+        name: {"conn_type": "kubernetes", "extra": json.dumps({**CONFIG, "namespace": one})}
+        for name, one in (("east", namespace), ("west", second_namespace))
+    }
+    found["clusters_key"] = {"conn_type": "generic", "password": "shared secret"}
+    for name, content in found.items():
+        airflow.api("POST", "/connections", {"connection_id": name, **content})
+    yield
+    for name in found:
+        airflow.api("DELETE", f"/connections/{name}")
+
+
+def test_fleet_trains_on_nodes_of_two_clusters(
+    airflow: AirflowProcess,
+    trainer_image: str,
+    namespace: str,
+    second_namespace: str,
+    relay_namespace: str,
+    relay: str,
+    connections: None,
+) -> None:
+    core, networks = CoreV1Api(connect_cluster()), NetworkingV1Api(connect_cluster())
+    text = CLUSTERS_DAG.format(
+        address=f"{relay}:29500",
+        plan=PLAN,
+        script=str(Path(__file__).parent / "training" / "patient.py"),
+        samples=SAMPLES,
+        epochs=EPOCHS,
+        image=trainer_image,
+    )
+    (service,) = guide_block("parameter-server.yaml", FLEET_GUIDE)
+    (port,) = service["spec"]["ports"]
+    selector = ",".join(f"{name}={value}" for name, value in service["spec"]["selector"].items())
+    with temporary_dag(airflow, "clusters", text) as dag:
+        run_id = airflow.run_dag(dag)
+        tasks = {name: TrainingTask(airflow, dag, run_id, f"train.{name}") for name in (*PLAN["workers"], "result")}
+
+        def server_address() -> str | None:
+            pods = core.list_namespaced_pod(namespace, label_selector=selector).items
+            return next((pod.status.pod_ip for pod in pods if pod.status.pod_ip), None)
+
+        run_in_pod(relay_namespace, "relay", f"echo {until(server_address, 'the parameter server')} >/tmp/target")
+        places = {"gate-1": namespace, "gate-2": second_namespace}
+        for name, place in places.items():
+            tasks[name].wait_until(lambda pace: pace["progress_pct"] > 0)
+            assert tasks[name].container.startswith(f"{place}/")
+        for place in (namespace, second_namespace):
+            assert networks.list_namespaced_network_policy(place).items
+        (policy,) = networks.list_namespaced_network_policy(second_namespace).items
+        assert not policy.spec.egress[0].to, "a worker in another cluster reaches the outside"
+        open_ports = [
+            rule.ports[0].port
+            for one in networks.list_namespaced_network_policy(namespace).items
+            for rule in one.spec.ingress
+            if rule.ports
+        ]
+        assert open_ports == [port["port"]]
+        for name, place in places.items():
+            run_in_pod(place, tasks[name].container.split("/")[2], "touch /paceline/work/go")
+        end = airflow.wait(dag, run_id, LONG_S)
+        assert end == "success", [tasks[name].log() for name in places]
+        for name in places:
+            model = torch.load(Path(tasks[name].result()["model"]) / "model.pt", weights_only=True)
+            assert model["counts"].tolist() == [EPOCHS] * SAMPLES
+        for place in (namespace, second_namespace):
+            assert core.list_namespaced_pod(place).items == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,21 @@ import pathlib, signal, socket
 with socket.create_connection(("server", 5000), timeout=60) as connection:
     print(connection.makefile("rb").read().rstrip(b"\\0").decode(), flush=True)
 signal.pause()
+"""
+
+
+FOLLOWS = """
+import socket, time
+from paceline.train.job import current_address
+last = None
+while not time.sleep(0.1):
+    try:
+        with socket.create_connection((current_address("server"), 5000), timeout=5) as connection:
+            text = connection.makefile("rb").read().rstrip(b"\\0").decode()
+    except OSError:
+        continue
+    if text != last:
+        print(last := text, flush=True)
 """
 
 
@@ -123,6 +139,24 @@ def test_name_of_a_replaced_job_leads_to_the_new_pod(harness: PodHarness) -> Non
     harness.runtime.remove_all({})
     for job in (new, early, worker):
         job.close()
+
+
+def test_running_job_learns_the_new_address_of_a_job_that_has_moved(harness: PodHarness) -> None:
+    server = started(harness, member(harness, "ps", SERVES.replace("NAME", "old"), alias="server"), "listens")
+    worker = started(harness, member(harness, "worker", FOLLOWS), "from old")
+    other = started(harness, member(harness, "other", WAITS), "up")  # another member, which also has to be told
+    delete(harness, server)
+    again = started(harness, member(harness, "ps", SERVES.replace("NAME", "new"), alias="server"), "listens")
+    wait_for_line(worker, "from new")
+    assert worker.status().state == "running", "the same process in the same pod"
+    address = harness.core.read_namespaced_pod(again.id.split("/")[2], harness.namespace).status.pod_ip
+    for job in (worker, other):
+        assert json.loads(harness.run(job, "cat /paceline/state/moved_hosts.json").replace("'", '"')) == {
+            "server": address
+        }
+    server.close()
+    for job in (other, worker, again):
+        job.remove()
 
 
 def test_failed_job_whose_team_has_moved_gets_a_new_pod(harness: PodHarness) -> None:

@@ -174,7 +174,7 @@ def test_out_of_memory_kill_is_reported(run, fail_on_leftover_containers):
     greedy = (
         "from paceline.train import track\nfor batch in track([1] * 9):\n    kept = bytearray(b'1') * (900 << 20)\n"
     )
-    with pytest.raises(AirflowException, match=r"killed for memory, limit 300 MiB"):
+    with pytest.raises(AirflowException, match=r"ran out of memory, limit 300 MiB: increase runtime.memory"):
         run(greedy, runtime=Docker(memory="300m"))
 
 

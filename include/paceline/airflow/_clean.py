@@ -63,6 +63,12 @@ def add_command(
 ) -> None:
     """Add ``paceline clean`` to the subparsers."""
     clean = commands.add_parser("clean", parents=parents, help="list and remove orphaned jobs")
+    clean.add_argument(
+        "--kubernetes-conn-id",
+        default="kubernetes_default",
+        metavar="ID",
+        help="connection to the cluster with the pods (kubernetes_default, else $KUBECONFIG)",
+    )
     clean.add_argument("--engine", default=None, metavar="URL", help="Docker engine (default: DOCKER_HOST or local)")
     clean.add_argument("--remove", action="store_true", help="remove jobs whose task has ended")
     clean.add_argument("--checkpoints", action="store_true", help="also remove stopped jobs with a checkpoint")
@@ -138,7 +144,10 @@ def _none_if_missing(call: Callable[[], dict[str, Any]]) -> dict[str, Any] | Non
 
 def _run_clean(options: argparse.Namespace, api: AirflowApi) -> int:
     report_folders(remove=options.remove)
-    jobs = sorted(find_jobs(api, _available_runtimes(options.engine)), key=lambda job: (job.owner, job.id))
+    jobs = sorted(
+        find_jobs(api, _available_runtimes(options.engine, options.kubernetes_conn_id)),
+        key=lambda job: (job.owner, job.id),
+    )
     rows = [_HEADINGS, *map(_table_row, jobs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     for row in rows if jobs else ():
@@ -175,11 +184,11 @@ def _task_of(labels: Mapping[str, str]) -> tuple[tuple[str, str, str], int]:
     return (dag, run, task), int(labels.get("paceline.map_index", "-1"))
 
 
-def _available_runtimes(engine: str | None) -> list[Runtime]:
+def _available_runtimes(engine: str | None, kubernetes_conn_id: str) -> list[Runtime]:
     """Return the runtimes that respond: the containers of an engine, and the other installed runtimes."""
     from docker import APIClient
 
-    from paceline.airflow.runtimes import installed_runtimes, named_settings
+    from paceline.airflow.runtimes import Kubernetes, installed_runtimes, named_settings
     from paceline.runtime import DockerRuntime
 
     url = engine or default_engine()
@@ -187,7 +196,9 @@ def _available_runtimes(engine: str | None) -> list[Runtime]:
     found: list[Runtime] = []
     for name in (containers.name, *(name for name in installed_runtimes() if name != containers.name)):
         try:
-            runtime = containers if name == containers.name else named_settings(name).open()
+            is_kubernetes = name == Kubernetes.name
+            settings = Kubernetes(kubernetes_conn_id=kubernetes_conn_id) if is_kubernetes else named_settings(name)
+            runtime = containers if name == containers.name else settings.open()
             runtime.capacity()
             found.append(runtime)
         except MissingLibraryError:  # this Airflow does not use the runtime

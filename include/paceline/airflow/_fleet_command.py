@@ -28,7 +28,7 @@ def add_command(commands: Any) -> None:
         "--kubernetes-conn-id",
         default="kubernetes_default",
         metavar="ID",
-        help="connection to the cluster, for a fleet of nodes (kubernetes_default, else $KUBECONFIG)",
+        help="connection to the cluster, for nodes whose machines name none (kubernetes_default, else $KUBECONFIG)",
     )
     check.set_defaults(run=_run_check)
 
@@ -42,7 +42,8 @@ def _run_check(options: argparse.Namespace) -> int:
         if options.image is not None:
             accepted = "no image for a fleet of nodes: a pod's start tells whether the cluster has it"
             raise InvalidInputError("--image", options.image, accepted)
-        results = list(check_nodes(fleet, _nodes(options.kubernetes_conn_id)))
+        clusters = {machine.kubernetes_conn_id for machine in fleet.all_machines}
+        results = list(check_nodes(fleet, {one: _nodes(one or options.kubernetes_conn_id) for one in clusters}))
     else:
         results = list(check(fleet, _connect, options.image))
     print(format_table(fleet, results))

@@ -77,12 +77,15 @@ class Machine(_FleetModel):
     node, node_selector:
         For a machine that is a node of a Kubernetes cluster: the node's name, or labels of the nodes of a pool. Each
         machine of a pool is another node. The settings of an engine then have no meaning.
+    kubernetes_conn_id:
+        Airflow connection to the node's cluster; by default that of the task's runtime.
     queue, executor:
         Queue of the edge worker that runs the machine's tasks next to its engine, and Airflow's executor for this queue
         if there are several. Without a queue, the tasks run centrally.
     address:
         IPv4 address at which machines with other engines reach the parameter server on this machine, optionally with
-        the port that is open during training: ``10.0.0.5`` or ``10.0.0.5:29500``.
+        the port that is open during training: ``10.0.0.5`` or ``10.0.0.5:29500``. Of a node: that of a Service or load
+        balancer that leads to its pod, for nodes of other clusters.
     cgroup_parent:
         Control group of the machine's containers, if several emulated devices share one engine.
     background:
@@ -108,6 +111,7 @@ class Machine(_FleetModel):
     engine_conn_id: _Text | None = None
     node: _NodeName | None = None
     node_selector: Annotated[dict[_LabelName, _LabelValue], Field(min_length=1)] | None = None
+    kubernetes_conn_id: _Text | None = None
     queue: _Text | None = None
     executor: _Text | None = None
     address: str | None = None
@@ -123,9 +127,9 @@ class Machine(_FleetModel):
 
     @property
     def engine(self) -> str:
-        """Identity of the machine's engine: connection and queue. All nodes have one engine, their cluster."""
+        """Identity of the machine's engine: connection and queue. The engine of a node is its cluster."""
         if self.is_node:
-            return "kubernetes"
+            return f"kubernetes {self.kubernetes_conn_id or ''}"
         # Sites may share a connection that names the local socket of each site.
         return f"{self.engine_conn_id or ''} {self.queue or ''}"
 
@@ -157,9 +161,11 @@ class Machine(_FleetModel):
     def _check_node(self) -> Machine:
         if self.node is not None and self.node_selector is not None:
             raise ValueError("node and node_selector: give one of them")
-        own = [name for name in ("engine_conn_id", "address", "cgroup_parent") if getattr(self, name) is not None]
+        own = [name for name in ("engine_conn_id", "cgroup_parent") if getattr(self, name) is not None]
         if self.is_node and own:
             raise ValueError(f"{own[0]} is for machines with an engine, not for a node of a cluster")
+        if self.kubernetes_conn_id is not None and not self.is_node:
+            raise ValueError("kubernetes_conn_id is for a node of a cluster, with node or node_selector")
         return self
 
     @model_validator(mode="after")

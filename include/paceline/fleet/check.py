@@ -46,19 +46,21 @@ def check(fleet: Fleet, connect: Callable[[Machine], Any], image: str | None = N
         yield from pool.map(lambda machine: _check_machine(machine, connect, image), fleet.all_machines)
 
 
-def check_nodes(fleet: Fleet, nodes: Sequence[Mapping[str, Any]]) -> Iterator[EngineCheck]:
-    """Compare a fleet of nodes with the cluster's ``nodes``, as its API describes them.
+def check_nodes(fleet: Fleet, nodes: Mapping[str | None, Sequence[Mapping[str, Any]]]) -> Iterator[EngineCheck]:
+    """Compare a fleet of nodes with the nodes of its clusters, as their APIs describe them.
 
-    The cores and the memory are those that the smallest node of a pool lends to pods.
+    ``nodes``: those of each cluster, by the machines' ``kubernetes_conn_id``. The cores and the memory are those that
+    the smallest node of a pool lends to pods.
     """
     for machine in fleet.all_machines:
-        matching = [node for node in nodes if _is_of(node, machine)]
+        matching = [node for node in nodes[machine.kubernetes_conn_id] if _is_of(node, machine)]
         if not matching:
             wanted = machine.node or machine.node_selector
             yield EngineCheck(machine.name, None, None, None, (f"the cluster has no node {wanted}",))
             continue
         problems = list(_node_differences(machine, matching))
-        same = sum(one.node_selector == machine.node_selector for one in fleet.machines)
+        pool = machine.engine, machine.node_selector
+        same = sum((one.engine, one.node_selector) == pool for one in fleet.machines)
         if machine.node_selector and same > len(matching):
             problems.append(f"the pool needs {same} nodes, and has {len(matching)}")
         version = matching[0]["status"]["nodeInfo"]["kubeletVersion"]

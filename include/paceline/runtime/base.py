@@ -47,7 +47,8 @@ class TeamNetwork:
     external_access:
         Whether the network that the job creates is connected to other machines; ``published`` ports need this.
     published:
-        Map of the job's port to the ``(IP, port)`` on the engine's machine at which other machines reach that port.
+        Map of the job's port to the ``(IP, port)`` on the engine's machine at which other machines reach that port. For
+        a pod, the cluster's administrator leads that address to the port.
     """
 
     name: str
@@ -151,7 +152,7 @@ class JobStatus:
     """The state of a job as the engine reports it.
 
     ``started_s`` and ``finished_s`` are seconds since the epoch on the engine's clock.
-    ``reason`` explains the exit code to users if needed ("killed for memory, limit 64 MiB").
+    ``reason`` explains the exit code to users if needed ("ran out of memory, limit 64 MiB: …").
     ``stopped``: the job ended because of ``Job.stop`` or the end of its lease, so exit code 0 does not mean success.
     """
 

@@ -20,6 +20,7 @@ from paceline.runtime import _docker_network as docker_network
 from paceline.runtime import _docker_state as docker_state
 from paceline.runtime import docker_gpus
 from paceline.runtime._docker_logs import LogFollower
+from paceline.runtime._memory import engine_saw_kill, out_of_memory
 from paceline.runtime._work_files import entries_in_archive, newest_files
 from paceline.runtime.archive import extract_output
 from paceline.runtime.base import JobFolder, JobStatus, Usage
@@ -137,6 +138,10 @@ class DockerJob:
         status = _status_of(details)
         if self._restarting and status.state == "running":
             self._follow()
+        if (limit := _memory_limit(details)) and status.exit_code and not status.out_of_memory:
+            began_s, ended_s = status.started_s or 0.0, status.finished_s or 0.0
+            if engine_saw_kill(self._client, self._container, began_s, ended_s):
+                status = replace(status, out_of_memory=True, reason=out_of_memory(limit))
         if status.state == "exited" and docker_state.was_stopped(self._client, self._container):
             status = replace(status, stopped=True)
         return status
@@ -255,21 +260,22 @@ def _status_of(details: Mapping[str, Any]) -> JobStatus:
         reason = "paused" if state["Status"] == "paused" else ""
         return JobStatus(state="running", started_s=_epoch_seconds(state["StartedAt"]), reason=reason)
     code = int(state["ExitCode"])
-    out_of_memory = bool(state.get("OOMKilled")) and code != 0
+    is_killed = bool(state.get("OOMKilled")) and code != 0
     return JobStatus(
         state="exited",
         exit_code=code,
         started_s=_epoch_seconds(state["StartedAt"]),
         finished_s=_epoch_seconds(state["FinishedAt"]),
-        out_of_memory=out_of_memory,
-        reason=_exit_reason(details, code, out_of_memory),
+        out_of_memory=is_killed,
+        reason=out_of_memory(_memory_limit(details)) if is_killed else _exit_reason(details, code),
     )
 
 
-def _exit_reason(details: Mapping[str, Any], code: int, out_of_memory: bool) -> str:
-    limit = int(details["HostConfig"].get("Memory") or 0)
-    if out_of_memory:
-        return f"killed for memory, limit {limit / 1024**2:.0f} MiB" if limit else "killed for memory"
+def _memory_limit(details: Mapping[str, Any]) -> int:
+    return int(details["HostConfig"].get("Memory") or 0)
+
+
+def _exit_reason(details: Mapping[str, Any], code: int) -> str:
     if details["State"].get("Error"):
         return str(details["State"]["Error"])
     if code == 137:

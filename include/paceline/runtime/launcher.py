@@ -25,6 +25,7 @@ from paceline.errors import RuntimeUnavailableError
 from paceline.runtime import _guardian as guardian
 from paceline.runtime import cgroups, gpus
 from paceline.runtime._enforcers import CgroupEnforcer, Enforcer, ProcessTree, SignalEnforcer
+from paceline.runtime._memory import out_of_memory
 from paceline.runtime.base import LEASE_GRACE_S
 from paceline.runtime.processes import identify, kill_descendants, proportional_bytes, send
 from paceline.runtime.scratch import USAGE_BYTES, Scratch, read_json, write_end, write_json
@@ -278,7 +279,7 @@ class _Launch:
 
     def _exit_reason(self, code: int) -> str:
         if self._out_of_memory:
-            return f"killed for memory, limit {self._job['memory_bytes'] / 1024**2:.0f} MiB"
+            return out_of_memory(self._job["memory_bytes"])
         if self._kill_at is not None:
             return "stopped (SIGTERM)" if code != -signal.SIGKILL else "killed (SIGKILL) after its grace period"
         if code < 0:

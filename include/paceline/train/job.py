@@ -5,6 +5,8 @@ Imported by training code and by the runtimes. The progress line is in ``progres
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 from pathlib import Path
 
@@ -23,6 +25,9 @@ ENV_GPU_TURNS = "PACELINE_GPU_TURNS"
 ENV_SERVER = "PACELINE_SERVER"
 ENV_SERVER_KEY = "PACELINE_SERVER_KEY"
 ENV_WORKER = "PACELINE_WORKER"
+# A JSON file with the new addresses of hosts that have moved since the job's start, such as
+# ``{"parameter-server": "10.0.0.7"}``. It appears when the first host moves, and is replaced atomically.
+ENV_MOVED_HOSTS = "PACELINE_MOVED_HOSTS"
 # For a profiling run: the number of epochs, which overrides the script's number.
 ENV_EPOCHS = "PACELINE_EPOCHS"
 # For a follower of data-parallel training: the descriptor of the socket to the lead, the index of the process's device.
@@ -69,6 +74,13 @@ def rank() -> int:
 def is_worker() -> bool:
     """Return whether this process is a worker of a parameter server."""
     return bool(os.environ.get(ENV_SERVER))
+
+
+def current_address(host: str) -> str:
+    """Return the new address of a host of the team that has moved since this job's start; otherwise, its name."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return str(json.loads(Path(os.environ.get(ENV_MOVED_HOSTS, "")).read_text()).get(host, host))
+    return host
 
 
 def is_follower() -> bool:

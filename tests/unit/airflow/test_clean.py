@@ -101,7 +101,7 @@ def test_removed_job_leaves_no_record_for_which_an_arbiter_would_reserve_devices
     airflow = FakeAirflow("failed", "failed")
     airflow.stored = {"pace": {}, "ceiling": 1.0, "container": record.to_json()}
     monkeypatch.setattr(_clean, "report_folders", lambda remove: None)
-    monkeypatch.setattr(_clean, "_available_runtimes", lambda engine: [FakeRuntime(RUNNING, None)])
+    monkeypatch.setattr(_clean, "_available_runtimes", lambda *engines: [FakeRuntime(RUNNING, None)])
     arguments = argparse.ArgumentParser()
     _clean.add_command(arguments.add_subparsers(), [], lambda _: airflow)
     options = arguments.parse_args(["clean", "--remove"])

@@ -16,7 +16,8 @@ from paceline.fleet._usage_program import read_usage
 from paceline.fleet.faults import measuring_faults, training_faults
 from paceline.fleet.rendezvous import Rendezvous
 from paceline.operators import ParameterServerOperator, ProfileOperator, ScheduleOperator, WorkerTrainingOperator
-from paceline.runtime import JobSpec, KubernetesOptions
+from paceline.runtime import JobSpec, KubernetesOptions, TeamNetwork
+from paceline.train.job import ENV_SERVER, ENV_SERVER_KEY
 
 SIZE: dict[str, Any] = {"kind": "gate", "cores": 2, "memory_gib": 4}
 NODE = Machine(name="node", node="node1", gpus=1, **SIZE)
@@ -31,7 +32,7 @@ PLAN = {"workers": {"first": {"samples": 8, "batch_size": 4}}}
         ({"node": "node1", "node_selector": {"pool": "x"}}, "node and node_selector: give one of them"),
         ({"node": "node1", "engine_conn_id": "a"}, "engine_conn_id is for machines with an engine"),
         ({"node": "node1", "cgroup_parent": "/a"}, "cgroup_parent is for machines with an engine"),
-        ({"node_selector": {"pool": "x"}, "address": "10.0.0.1"}, "address is for machines with an engine"),
+        ({"kubernetes_conn_id": "west"}, "kubernetes_conn_id is for a node of a cluster, with node or node_selector"),
         ({"node": ""}, "node: got '', expected .* should match pattern"),
         ({"node": "a,b"}, "node: got 'a,b', expected .* should match pattern"),
         ({"node_selector": {"pool": "a,b=c"}}, "node_selector.pool: got 'a,b=c', expected .* should match pattern"),
@@ -104,16 +105,16 @@ def described_node(name: str, pool: str, cores: str = "2", ready: str = "True", 
 
 def test_check_compares_each_machine_with_its_nodes() -> None:
     nodes = [described_node("node1", "halls", **{"nvidia.com/gpu": "1"}), described_node("node2", "gates", "1930m")]
-    found = {one.machine: one for one in check_nodes(FLEET, nodes)}
+    found = {one.machine: one for one in check_nodes(FLEET, {None: nodes})}
     assert (found["node"].version, found["node"].cores, found["node"].memory_gib) == ("v1.36.3", 2.0, 4.0)
     assert found["node"].ok
     expected = ("has 1.93 cores for pods, expected 2", "the pool needs 2 nodes, and has 1")
     assert found["first"].problems == found["second"].problems == expected
     nodes = [described_node("node2", "gates", ready="Unknown"), described_node("node3", "gates", "4")]
-    found = {one.machine: one for one in check_nodes(FLEET, nodes)}
+    found = {one.machine: one for one in check_nodes(FLEET, {None: nodes})}
     assert found["node"].problems == ("the cluster has no node node1",)
     assert found["first"].problems == ("the node node2 does not respond",)
-    (gpu,) = check_nodes(Fleet(machines=[NODE], parameter_server=NODE), [described_node("node1", "halls")])
+    (gpu,) = check_nodes(Fleet(machines=[NODE], parameter_server=NODE), {None: [described_node("node1", "halls")]})
     assert gpu.problems == ("has 0 of 1 GPUs (nvidia.com/gpu)",)
 
 
@@ -122,3 +123,41 @@ def test_used_time_of_a_node_leaves_out_idle_time_and_counts_guests_once(tmp_pat
     #          user nice system idle iowait irq softirq steal guest guest_nice
     stat.write_text("cpu  100 20 30 4000 500 6 7 8 90 10\ncpu0 1 2 3\n")
     assert read_usage(str(stat))["cpu_s"] == 171 / os.sysconf("SC_CLK_TCK")
+
+
+def two_clusters(**server: Any) -> Fleet:
+    east = Machine(name="first", node="node1", **SIZE, **server)
+    west = Machine(name="second", node="node1", kubernetes_conn_id="west", **SIZE)
+    return Fleet(machines=[east, west], parameter_server=east)
+
+
+def test_nodes_of_another_cluster_need_an_address_and_a_key() -> None:
+    assert [fault.field for fault in training_faults(FLEET)] == []
+    assert [fault.field for fault in training_faults(two_clusters())] == ["fleet.first.address", "fleet.key_conn_id"]
+
+
+def test_pods_of_a_machine_are_in_its_cluster() -> None:
+    fleet, runtime = two_clusters(), Kubernetes(kubernetes_conn_id="east", memory="1g")
+    placed = [runtime.on_machine(fleet, machine, gpus=0) for machine in fleet.machines]
+    assert [(one.kubernetes_conn_id, one.memory) for one in placed] == [("east", "1g"), ("west", "1g")]
+
+
+def test_worker_in_another_cluster_connects_to_the_address_of_the_server() -> None:
+    fleet = two_clusters(address="192.0.2.7:30500")
+    point = Rendezvous("training-1", fleet.parameter_server, open=True, secret="s3cret")
+    server = point.server_spec(JobSpec(name="server", command=["python"], devices=1))
+    assert server.team_network == TeamNetwork(
+        "training-1", "parameter-server", external_access=True, published={29500: ("192.0.2.7", 30500)}
+    )
+    near, far = (
+        point.worker_spec(JobSpec(name=one.name, command=["python"], devices=1), one) for one in fleet.machines
+    )
+    assert near.environment[ENV_SERVER] == "parameter-server:29500"
+    assert far.environment[ENV_SERVER] == "192.0.2.7:30500"
+    assert near.environment[ENV_SERVER_KEY] == far.environment[ENV_SERVER_KEY] == server.environment[ENV_SERVER_KEY]
+
+
+def test_check_compares_each_machine_with_the_nodes_of_its_cluster() -> None:
+    nodes = {None: [described_node("node1", "halls")], "west": [described_node("node2", "halls")]}
+    found = {one.machine: one.problems for one in check_nodes(two_clusters(), nodes)}
+    assert found == {"first": (), "second": ("the cluster has no node node1",)}

@@ -165,11 +165,18 @@ class Kubernetes(RuntimeSettings):
         )
 
     def on_machine(self, fleet: Fleet, machine: Machine, *, gpus: int) -> Kubernetes:
-        """Return the settings for a task's pods on a node: its GPUs. The other limits remain those of each pod."""
+        """Return the settings for a task's pods on a node: its cluster and GPUs. Other limits remain those of each pod.
+
+        >>> from paceline.fleet import Fleet, Machine
+        >>> gate = Machine(name="gate", kind="nano", cores=4, memory_gib=4, node="n1", kubernetes_conn_id="west")
+        >>> fleet = Fleet(machines=[gate], parameter_server=gate)
+        >>> Kubernetes(kubernetes_conn_id="east").on_machine(fleet, gate, gpus=0).kubernetes_conn_id
+        'west'
+        """
         if not machine.is_node:
             accepted = "the name of a node, or node_selector with labels of nodes, because the runtime is 'kubernetes'"
             raise InvalidInputError(f"fleet.{machine.name}.node", None, accepted)
-        return self._with_machine({"gpus": gpus})
+        return self._with_machine({"gpus": gpus})._in_cluster_of(machine)
 
     def gauge(
         self, fleet: Fleet, machine: Machine, *, name: str, labels: Mapping[str, str], apart: str | None = None
@@ -179,7 +186,10 @@ class Kubernetes(RuntimeSettings):
         from paceline.runtime import JobSpec
 
         spec = self.extend(JobSpec(name=name, command=[], devices=1.0, labels=labels, lease_s=_GAUGE_LEASE_S))
-        return NodeUsage(self._runtime(_GAUGE_START_S), spec, machine, apart)
+        return NodeUsage(self._in_cluster_of(machine)._runtime(_GAUGE_START_S), spec, machine, apart)
+
+    def _in_cluster_of(self, machine: Machine) -> Kubernetes:
+        return self._copy({"kubernetes_conn_id": machine.kubernetes_conn_id or self.kubernetes_conn_id})
 
     def connect(self) -> ApiClient:
         """Return a client with the credentials of the connection, which are read anew."""

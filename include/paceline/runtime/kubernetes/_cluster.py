@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
+from paceline.runtime.kubernetes._connection import Channels, open_command, prepare
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -18,9 +18,6 @@ CONTAINER = "job"
 _EXEC_TIMEOUT_S = 60.0  # without an answer from a command
 _REQUEST_TIMEOUT_S = (10.0, 30.0)  # to connect, and for an answer
 _PIECE_BYTES = 64 * 1024
-# The error of a refused command: the client puts the response into its reason.
-_HANDSHAKE = re.compile(r"Handshake status (?P<status>\d+).*-\+-\+- (?P<body>.*)", re.DOTALL)
-_STDIN, _STDOUT, _STDERR, _ERROR = range(4)  # channels of a command
 
 
 class ConflictError(PacelineError):
@@ -87,49 +84,36 @@ class Cluster:
         """
         try:
             with _translated(request):
-                opened = self._open(pod, command)
+                client = self._api("CoreV1Api").api_client
+                opened = open_command(client, self.namespace, pod, CONTAINER, command)
         except _TokenRejectedError:
             self._client = None  # a retry reads the credentials anew
             raise
         with _translated(request), contextlib.closing(opened) as channels:
-            channels.sock.settimeout(_EXEC_TIMEOUT_S)
             for piece in _pieces(stdin):
-                channels.write_channel(_STDIN, piece)
-                if channels.peek_channel(_STDOUT):  # the command has ended early
+                channels.send(piece)
+                channels.receive(0)
+                if channels.has(Channels.STDOUT):  # the command has ended early
                     break
             errors, heard_s = b"", time.monotonic()
-            while channels.is_open():
-                channels.update(timeout=1.0)
-                if output := channels.read_channel(_STDOUT):
+            while channels.is_open:
+                channels.receive(timeout_s=1.0)
+                if output := channels.take(Channels.STDOUT):
                     heard_s = time.monotonic()
                     yield output
-                errors = (errors + channels.read_channel(_STDERR))[-2000:]
+                errors = (errors + channels.take(Channels.STDERR))[-2000:]
                 if time.monotonic() - heard_s > _EXEC_TIMEOUT_S:
                     raise RuntimeUnavailableError(f"could not {request}: the pod does not answer")
-            yield channels.read_channel(_STDOUT)
-            end = channels.read_channel(_ERROR)
+            yield channels.take(Channels.STDOUT)
+            end = channels.take(Channels.END)
         _check_end(request, end, errors.decode(errors="replace").strip().rpartition("\n")[2])
-
-    def _open(self, pod: str, command: Sequence[str]) -> Any:
-        from kubernetes.client import ApiClient, CoreV1Api
-        from kubernetes.stream import stream
-
-        # `stream` replaces a method of its client for the time of the call, so it gets one of its own.
-        api = CoreV1Api(ApiClient(self._api("CoreV1Api").api_client.configuration))
-        options = {"stdin": True, "stdout": True, "stderr": True, "tty": False, "binary": True}
-        method = api.connect_get_namespaced_pod_exec
-        names = {"container": CONTAINER, "command": list(command)}
-        try:
-            return stream(method, pod, self.namespace, **names, **options, _preload_content=False)
-        except AttributeError as error:  # raised by the client while it handles the actual error, which has no body
-            raise error.__context__ or error from None
 
     def _api(self, name: str) -> Any:
         from kubernetes import client
 
         if self._client is None:
             with _translated("connect to the cluster"):
-                self._client = _without_warnings(self._connect())
+                self._client = prepare(self._connect())
         return getattr(client, name)(self._client)
 
 
@@ -137,19 +121,6 @@ def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
         for start in range(0, len(chunk), _PIECE_BYTES):
             yield chunk[start : start + _PIECE_BYTES]
-
-
-def _without_warnings(client: ApiClient) -> ApiClient:
-    """Return the client without urllib3's repetitions of failed connections: each logs a warning, and callers retry.
-
-    A request that a busy server refuses, with the time of the next attempt, is still repeated.
-    """
-    from kubernetes.client.rest import RESTClientObject
-    from urllib3 import Retry
-
-    client.configuration.retries = Retry(3, connect=0, read=0, other=0)
-    client.rest_client = RESTClientObject(client.configuration)
-    return client
 
 
 class _TokenRejectedError(RuntimeUnavailableError):
@@ -181,8 +152,7 @@ def _translated(request: str) -> Iterator[None]:
         yield
     except ApiException as error:
         reason = explain(error)
-        handshake = _HANDSHAKE.match(str(error.reason))
-        status = int(handshake["status"]) if handshake else error.status
+        status = error.status
         if status == 401:
             raise _TokenRejectedError(f"could not {request}: the cluster rejected the token: {reason}") from error
         if status == 404:
@@ -224,16 +194,15 @@ def explain(error: Any) -> str:
     """Return the cluster's message of an ``ApiException``.
 
     >>> from types import SimpleNamespace
-    >>> explain(SimpleNamespace(body=None, reason="Handshake status 500 -+-+- {'date': ''} -+-+- container not found"))
-    'Handshake status 500: container not found'
+    >>> explain(SimpleNamespace(status=500, body=None, reason="Internal Server Error"))
+    '500 Internal Server Error'
     """
-    handshake = _HANDSHAKE.match(str(error.reason))
     try:
-        message = str(json.loads(handshake["body"] if handshake else error.body)["message"])
+        message = str(json.loads(error.body)["message"])
     except (TypeError, ValueError, KeyError):
-        # The error of a command has all headers of the answer.
-        start, *_, answer = f"{error.reason} -+-+- ".split(" -+-+- ")[:3]
-        return f"{start}: {answer}" if answer else f"{error.status} {start}"
-    if handshake and message.endswith("is forbidden: "):  # the only refusal whose reason the cluster does not state
+        return " ".join(map(str, filter(None, [error.status, error.reason, error.body])))
+    if message.endswith(
+        "is forbidden: "
+    ):  # a refused command: the only refusal whose reason the cluster does not state
         message += 'cannot create resource "pods/exec" in API group ""'
     return message

@@ -13,8 +13,8 @@ from paceline.runtime.archive import Entry, tar_stream
 from paceline.runtime.base import JOB_ENVIRONMENT, JobSpec
 from paceline.runtime.checks import job_files
 from paceline.runtime.kubernetes._cluster import Cluster
-from paceline.runtime.kubernetes._pod import HOME
-from paceline.train.job import ENV_CHECKPOINT, ENV_CORES_PER_DEVICE, ENV_INPUT, ENV_OUTPUT
+from paceline.runtime.kubernetes._pod import HOME, MOVED_HOSTS
+from paceline.train.job import ENV_CHECKPOINT, ENV_CORES_PER_DEVICE, ENV_INPUT, ENV_MOVED_HOSTS, ENV_OUTPUT
 
 _PYTHON = ("/bin/sh", "-c", 'exec "$(command -v python || command -v python3)" -c "$@"', "sh")
 _BLOCK = 10_240  # the receiver reads whole blocks, and would wait for the rest of one
@@ -100,6 +100,7 @@ def _description(spec: JobSpec) -> dict[str, Any]:
         **spec.environment,
         **{"PYTHONUNBUFFERED": "1", "PYTHONPATH": path, ENV_CORES_PER_DEVICE: str(spec.cores_per_device)},
         **{ENV_INPUT: f"{HOME}/input", ENV_OUTPUT: f"{HOME}/output", ENV_CHECKPOINT: f"{HOME}/checkpoint"},
+        ENV_MOVED_HOSTS: f"{HOME}/{MOVED_HOSTS}",
     }
     return {
         "command": list(spec.command),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import JobLostError, ResizePendingError, RuntimeUnavailableError
+from paceline.runtime._memory import out_of_memory
 from paceline.runtime._work_files import entries_in_archive, newest_files
 from paceline.runtime.archive import extract_output
 from paceline.runtime.base import JobFolder, JobStatus, Usage
@@ -134,17 +135,18 @@ class PodJob:
             return JobStatus("running")  # the pod waits for room on a node, or for its files
         if run["state"] == "running":
             return JobStatus("running", started_s=run["started_s"], reason="paused" if run.get("paused") else "")
-        code, out_of_memory = run["code"], run["out_of_memory"]
+        code, is_killed = run["code"], run["out_of_memory"]
         if code is None:  # the kernel has killed the whole container
             last = ((pod["status"].get("containerStatuses") or [{}])[0].get("lastState") or {}).get("terminated") or {}
-            code, out_of_memory = last.get("exitCode", 137), last.get("reason") == "OOMKilled"
+            code = last.get("exitCode", 137)
+            is_killed = last.get("reason") == "OOMKilled" or (code == 137 and is_killed)
         return JobStatus(
             "exited",
             exit_code=code,
             started_s=run["started_s"],
             finished_s=run["finished_s"],
-            out_of_memory=out_of_memory,
-            reason=self._reason(code, out_of_memory),
+            out_of_memory=is_killed and code != 0,
+            reason=out_of_memory(self._limit and int(self._limit)) if is_killed and code != 0 else _reason(code),
             stopped=run.get("stopped", False),
         )
 
@@ -166,6 +168,8 @@ class PodJob:
         if pod is not None and _team.has_outdated_names(self._cluster, pod):
             delete_pod(self._cluster, self._pod, self._uid)
             raise RuntimeUnavailableError(f"removed pod {self._pod}, because the address of a job of its team changed")
+        if pod is not None:  # after a restart of its node, it has another address
+            _team.tell_team(self._cluster, pod, is_new=False)
         number = self._read_run()["number"]
         self._command(f"start {number + 1}")
         self._follower.start(after=number)
@@ -299,14 +303,11 @@ class PodJob:
             with contextlib.suppress(ForbiddenError, QuotaError):  # then it takes longer
                 self._set_cpu(_pod.cpu_resources(CPU_TO_COPY, reserve=False))
 
-    def _reason(self, code: int, out_of_memory: bool) -> str:
-        if out_of_memory:
-            return (
-                f"killed for memory, limit {int(self._limit) / 1024**2:.0f} MiB" if self._limit else "killed for memory"
-            )
-        reasons = {137: "killed (SIGKILL)", 143: "stopped (SIGTERM)"}
-        reasons |= dict.fromkeys((126, 127), "the command could not be run in this image")
-        return reasons.get(code, "")
+
+def _reason(code: int) -> str:
+    reasons = {137: "killed (SIGKILL)", 143: "stopped (SIGTERM)"}
+    reasons |= dict.fromkeys((126, 127), "the command could not be run in this image")
+    return reasons.get(code, "")
 
 
 def set_cpu(cluster: Cluster, pod: str, resources: Mapping[str, Any]) -> dict[str, Any]:

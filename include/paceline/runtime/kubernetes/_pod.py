@@ -14,6 +14,7 @@ from paceline.runtime.kubernetes import _supervisor
 from paceline.runtime.kubernetes._cluster import CONTAINER
 
 HOME = _supervisor.HOME
+MOVED_HOSTS = "state/moved_hosts.json"  # below the home: new addresses of the team's names
 MANAGED = "app.kubernetes.io/managed-by=paceline"
 # Two pods can have one job's name, while one replaces the other.
 SLOTS = ("a", "b")

@@ -266,11 +266,12 @@ class KubernetesRuntime:
         try:
             pod = wait_until_running(self._cluster, pod, spec.image, give_up_s)
             if spec.team_network is not None:
-                _team.restrict(self._cluster, pod)
+                _team.restrict(self._cluster, pod, spec.team_network)
             send_job(self._cluster, name, spec)
             if earlier is not None:
                 send_checkpoint(self._cluster, earlier["metadata"]["name"], name)
             give_cpu(self._cluster, pod, body)
+            _team.tell_team(self._cluster, pod, is_new=True)
             self._check_starter(name, starter)
             job = self._job(pod, is_new=True)
             ready = {"metadata": {"annotations": {_pod.READY: "true"}}}

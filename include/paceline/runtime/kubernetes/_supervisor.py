@@ -37,6 +37,7 @@ LEAVE_S = 28.0  # after the start of a deletion; until then, the job's last chec
 _USAGE_S = 1.0
 _RECORDS_PER_BOOT = 10**10
 _NEVER = math.inf
+_ALMOST_FULL = 0.9  # of the memory limit: a container that is killed with so much in use has run out of memory
 
 
 class Supervisor:
@@ -88,7 +89,11 @@ class Supervisor:
         now = time.monotonic()
         if now >= self._usage_at:
             self._usage_at = now + _USAGE_S
-            self._record(b"u", _usage())
+            usage = _usage()
+            self._record(b"u", usage)
+            # The next supervisor reads it if the kernel kills the whole container, whose counter of kills is then lost.
+            self._run["memory_bytes"] = json.loads(usage)["memory_bytes"]
+            _write_json("run.json", self._run)
         if now >= self._lease_at:
             self._lease_at = _NEVER
             self._stop(GRACE_S)
@@ -163,9 +168,9 @@ class Supervisor:
         if self._line:
             self._record(b".", self._line)
             self._line = b""
-        self._run.update(
-            state="exited", code=code, finished_s=time.time(), out_of_memory=_oom_kills() > self._oom_kills
-        )
+        was_full = self._run.get("memory_bytes", 0) > _ALMOST_FULL * _memory_limit()
+        is_killed = was_full if code is None else _oom_kills() > self._oom_kills
+        self._run.update(state="exited", code=code, finished_s=time.time(), out_of_memory=is_killed)
         self._report_run(b"e")
 
     def _report_run(self, kind: bytes) -> None:
@@ -237,17 +242,18 @@ def _signal_descendants(number: int) -> None:
 
 
 def _descendants() -> set[int]:
-    """Return the ids of all processes but this one and the cluster's commands, whose parent is process 0."""
+    """Return the ids of all processes below this one, so without the cluster's commands, whose parent is process 0."""
     parents: dict[int, int] = {}
     found: set[int] = set()
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError, ValueError), open(f"/proc/{name}/stat") as file:
             parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
+    own = os.getpid()
     for pid in parents:
-        above = pid
-        while above > 1:
+        above = parents[pid]
+        while above not in (own, 0):
             above = parents.get(above, 0)
-        if above == 1 and pid != 1:
+        if above == own:
             found.add(pid)
     return found
 
@@ -276,6 +282,11 @@ def _network_usage() -> dict[str, int]:
 def _oom_kills() -> int:
     """Return how often the kernel has killed a process of the container for its memory."""
     return int(_number_in("memory.events", "oom_kill") or _number_in("memory/memory.oom_control", "oom_kill"))
+
+
+def _memory_limit() -> float:
+    """Return the container's limit of memory; infinity if it has none, or a file has another form."""
+    return _number_in("memory.max") or _number_in("memory/memory.limit_in_bytes") or math.inf
 
 
 def _number_in(name: str, key: str | None = None) -> float:

@@ -113,7 +113,20 @@ class RunningJobs:
         read_to_end(job)
         status = job.status()
         assert (status.out_of_memory, status.exit_code) == (True, 137)
-        assert status.reason == "killed for memory, limit 100 MiB"
+        assert status.reason == "ran out of memory, limit 100 MiB: increase runtime.memory"
+        job.remove()
+
+    def test_job_with_a_process_killed_for_using_too_much_memory_reports_its_limit(
+        self, harness: RuntimeHarness
+    ) -> None:
+        # The job itself ends with another code, as after an error of its own.
+        greedy = "kept = [bytearray(b'x') * 2_000_000 for _ in range(100)]"
+        code = f"import subprocess, sys\nsys.exit(3 if subprocess.call([sys.executable, '-c', {greedy!r}]) else 0)"
+        job = harness.runtime.start(harness.spec(code, memory_bytes=100 * MIB))
+        read_to_end(job)
+        status = job.status()
+        assert (status.out_of_memory, status.state) == (True, "exited")
+        assert status.reason == "ran out of memory, limit 100 MiB: increase runtime.memory"
         job.remove()
 
     def test_no_file_of_a_job_exceeds_its_disk_limit(self, harness: RuntimeHarness) -> None:

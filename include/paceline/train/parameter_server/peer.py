@@ -1,7 +1,7 @@
 """The connection between the server and a worker: JSON messages, each with an optional vector of numbers.
 
-The worker opens the connection, with the standard library's ``multiprocessing.connection``, so a worker behind a
-firewall or address translation needs no open port. If a key is set, both sides prove that they have the key.
+The worker opens the connection, and both sides use the standard library's ``multiprocessing.connection``, so a worker
+behind a firewall or address translation needs no open port. If a key is set, both sides prove that they have the key.
 Received data is never executed.
 """
 
@@ -15,11 +15,11 @@ import socket
 import struct
 from collections.abc import Callable
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
 from typing import TYPE_CHECKING, Any
 
 from paceline.train._values import bad_value, whole_number
-from paceline.train.job import ENV_SERVER
+from paceline.train.job import ENV_SERVER, current_address
 
 from ._limits import MAX_ANSWER_BYTES
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
 # After a broken route, sent data is sent again for up to 16 minutes: connect again after this time.
 _UNACKNOWLEDGED_MS = 60_000
+# A host that has moved leaves an address that does not answer. The kernel alone would try it for two minutes.
+_CONNECT_S = 10.0
 
 
 class DisconnectedError(Exception):
@@ -178,12 +180,13 @@ def listen(host: str, port: int) -> Listener:
 
 
 def connect(host: str, port: int, key: bytes) -> Peer:
-    """Connect to a server. Raises ``DisconnectedError`` if the server does not respond."""
+    """Connect to a server, at its new address if it has moved. Raises ``DisconnectedError`` if it does not respond."""
     try:
-        connection = Client((host, port))
+        opened = socket.create_connection((current_address(host), port), _CONNECT_S)
+        opened.settimeout(None)
     except OSError as error:
         raise DisconnectedError(str(error)) from None
-    peer = Peer(connection)
+    peer = Peer(Connection(opened.detach()))
     peer.limit_unacknowledged()
     try:
         peer.authenticate(key, first=False)

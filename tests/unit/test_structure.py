@@ -48,7 +48,7 @@ EXPORTS = {
         "Placement Policy RandomizedGreedy Reservation RollingHorizon Speeds check edf fifo free_devices make_policy "
         "most_on_time on_time_promises priority"
     ),
-    "paceline.arbiter": "Arbiter DeviceRequest Grant",
+    "paceline.arbiter": "Arbiter DeviceRequest Grant allowed_counts",
     "paceline.contract": (
         "ALERTS CEILING CLOCK CONTAINER CONTROLLER DEADLINE DRIFT_XCOM EVALUATION_XCOM HISTORY HISTORY_BEFORE "
         "LABEL_RUN_START MAX_STARTS NEEDS_TRAINING OUTPUT PACE PROMOTION_XCOM QUANTILES RESULT RUN_KEYS RUN_START "

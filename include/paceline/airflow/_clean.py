@@ -201,7 +201,7 @@ def _available_runtimes(engine: str | None) -> list[Runtime]:
 
 def seconds_of(text: str) -> float:
     try:
-        seconds = Deadline.parse(text, "--older-than").duration_s
+        seconds = Deadline.parse(text, "TIME").duration_s
     except InvalidInputError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if seconds is None:

@@ -20,6 +20,7 @@ from paceline.airflow import _backup_command as backup
 from paceline.airflow import _clean as clean
 from paceline.airflow import _fleet_command as fleet
 from paceline.airflow import _model_command as model
+from paceline.airflow import _past_jobs as past_jobs
 from paceline.airflow import _prune_command as prune
 from paceline.contract import PaceSample, StoredDeadline
 from paceline.errors import InvalidInputError, PacelineError
@@ -99,7 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     fleet.add_command(commands)
     model.add_command(commands, [login], _connect)
     prune.add_command(commands, [login], _connect)
-    simulate.add_command(commands)
+    simulate.add_command(
+        commands, [past_jobs.options(), login], lambda options: past_jobs.read_past_jobs(options, _connect)
+    )
     return parser
 
 

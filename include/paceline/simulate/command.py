@@ -194,6 +194,7 @@ def _simulate(args: argparse.Namespace) -> int:
             outcomes += [(name, *outcome) for outcome in departed]
     source = args.trace or "past trainings"
     unit = args.unit if args.from_airflow else "devices"
+    unit = unit.removesuffix("s") if workload.devices == 1 else unit
     if args.from_airflow:
         print(f"{_counted(past)} on {workload.devices:g} {unit}")
     print(table(results, workload.devices, durations_s))

@@ -58,8 +58,8 @@ EXPORTS = {
         "FunctionFit Histogram Improvements JobRecord JointDrift MachineLoad Outcome PaceSample PerformanceEstimate "
         "PlannedStart ProblemKind ProfileResult PromotionResult PromotionVerdict QualityProblem Reason ReasonKind "
         "Record Remaining Reported RunEvent RunTotals ScheduleResult SegmentDrift SentAlerts Shard ShownEvaluation "
-        "State StoredClock StoredDeadline StoredFiles StoredHistory StoredResult TrainingResult WindowSource "
-        "WorkerResult finite fit_to_xcom hash_secret input_error storable_deadline"
+        "State StoredClock StoredDeadline StoredFiles StoredHistory StoredResult TrainingResult Unit WindowSource "
+        "WorkerResult finite fit_to_xcom hash_secret input_error storable_deadline unit_of"
     ),
     "paceline.control": (
         "BudgetController CONTROLLERS CPU_QUANTUM Controller DeadlineController Decision GPU_QUANTUM Gains LATE_WEIGHT "

@@ -56,7 +56,7 @@ def read_past_jobs(args: argparse.Namespace, connect: Callable[[argparse.Namespa
     jobs, left_out = [], Counter[str]()
     for one in found["trainings"]:
         result, pace = TrainingResult.read(one["result"]), PaceSample.read(one["pace"])
-        unit = DEVICES if pace is not None and (pace.shares_gpus or pace.quantum >= 1) else CORES
+        unit = CORES if pace is None or pace.unit == CORES else DEVICES
         job = None if result is None or pace is None else _past_job(one, result, pace)
         if unit != args.unit:
             left_out[f"allocated {unit}, see --unit"] += 1

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
 
 _DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
-_HEADINGS = ("DAG", "RUN", "TASK", "STATE", "PROGRESS", "SETPOINT", "CORES", "DEADLINE", "FORECAST", "SLACK")
+_HEADINGS = ("DAG", "RUN", "TASK", "STATE", "PROGRESS", "SETPOINT", "DEVICES", "DEADLINE", "FORECAST", "SLACK")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -143,7 +143,7 @@ def _table_cells(pace: PaceSample) -> tuple[str, ...]:
         pace.state,
         f"{pace.progress_pct:.1f} %",
         f"{pace.setpoint_pct:.1f} %" if deadline_s is not None else "-",
-        f"{pace.devices:.2f}",
+        f"{pace.devices:.2f} {pace.unit}",
         "-" if deadline_s is None else f"{deadline_s:.0f} s",
         "-" if forecast_s is None else f"{forecast_s:.0f} s",
         slack,

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 from tests.samples import a_sample
@@ -30,6 +31,17 @@ def test_status_lists_running_jobs(monkeypatch, capsys, dag, names):
     assert cli.main(["status", *dag]) == 0
     shown = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[2] for line in shown] == names
+
+
+@pytest.mark.parametrize(
+    ("sample", "shown"),
+    [({}, "1.00 cores"), ({"quantum": 1.0}, "1.00 devices"), ({"shares_gpus": True}, "1.00 GPUs")],
+)
+def test_status_names_the_unit_of_an_allocation(monkeypatch, capsys, sample, shown):
+    job = {"dag_id": "dag", "run_id": "r", "task_id": "train", "map_index": -1, "pace": a_sample(**sample).to_json()}
+    monkeypatch.setattr(cli, "_connect", lambda options: Mock(**{"pages.return_value": {"running": [job]}}))
+    assert cli.main(["status"]) == 0
+    assert shown in capsys.readouterr().out
 
 
 def test_status_as_json_has_the_newest_samples(monkeypatch, capsys):

@@ -199,6 +199,7 @@ def _training_jobs(api: AirflowApi, options: argparse.Namespace, run: str) -> li
     """
     found = api.pages(f"/dags/{quote(options.dag)}/dagRuns/{quote(run)}/jobs")
     if found["state"] is None:
+        api.api("GET", f"/dags/{quote(options.dag)}")  # raises an error for an unknown DAG
         raise InvalidInputError("RUN", run, f'the id of a run of {options.dag}, or "latest"')
     # An ended task keeps the deadline of a job that is stopped and has a checkpoint.
     jobs: list[dict[str, Any]] = [

@@ -12,6 +12,7 @@ import pytest
 from tests.samples import a_sample
 
 from paceline.airflow import cli
+from paceline.airflow.api import AirflowApiError
 
 
 class FakeAirflow:
@@ -124,6 +125,10 @@ class FleetAirflow:
         kept = {**self._job(("train.gate-3", -1), "20m"), "state": "failed"}  # its job is stopped, with a checkpoint
         return {"state": "running", "jobs": [*jobs, kept, {**self._job(("train.result", -1), ""), "deadline": None}]}
 
+    def api(self, method, path):
+        if path != "/dags/dag":
+            raise AirflowApiError(404, f"{method} {path}: 404 The Dag with ID: `{path[6:]}` was not found")
+
     def _job(self, key, value):
         deadline = {"value": value, "by": None, "updated_at": "2030-01-01T12:00:00Z"}
         pace = a_sample(deadline_s=3600.0 if value == "1h" else 1200.0).to_json()
@@ -157,6 +162,9 @@ def test_deadline_of_a_group_is_shown_by_task(monkeypatch, capsys):
     assert "TASK: got 'evaluate', expected a running training task of run run of dag" in capsys.readouterr().err
     assert cli.main(["deadline", "set", "dag", "walk", "train", "60s"]) == 1
     assert "RUN: got 'walk', expected the id of a run of dag" in capsys.readouterr().err
+    assert cli.main(["deadline", "set", "cat", "run", "train", "60s"]) == 1
+    error = capsys.readouterr().err
+    assert error == "paceline: GET /dags/cat: 404 The Dag with ID: `cat` was not found\n"
 
 
 @pytest.mark.parametrize(

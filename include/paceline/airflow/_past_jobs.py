@@ -78,7 +78,7 @@ def _past_job(one: dict[str, Any], result: TrainingResult, pace: PaceSample) -> 
     from paceline.simulate.past import PastJob
 
     past = PastRun.read(result.learned)
-    remaining = past and past.remaining()
+    remaining = None if past is None else past.remaining()
     if remaining is None or remaining.work_s <= 0:
         return None
     origin_s = result.origin.timestamp()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError
 from paceline.extras import require
+from paceline.installed import POLICIES, installed
 
 if TYPE_CHECKING:
     from paceline.allocate import Node, Policy
@@ -81,7 +82,8 @@ def add_command(
         "--policy",
         action="append",
         metavar="NAME",
-        help="policy to compare, repeatable; another name than that of a policy lists all of them (edf, on_time)",
+        help="policy to compare, repeatable; another name than that of a policy lists all of them (edf, on_time; "
+        "for past trainings, each policy that an arbiter accepts)",
     )
     simulate.add_argument(
         "--throughputs", type=Path, metavar="FOLDER", help="folder with a file MODEL.csv for each model"
@@ -154,14 +156,13 @@ def _simulate(args: argparse.Namespace) -> int:
     from paceline.simulate.cluster import ElasticFlowOverhead, Friction, JobOutcome, Simulation
     from paceline.simulate.past import write_jobs
 
-    names = args.policy or ["edf", "on_time"]
     friction = Friction(
         delay_s=args.delay,
         pause_s=args.pause,
         snapshot_every_s=args.snapshot,
         rounds=ElasticFlowOverhead(args.slot) if args.elasticflow_overhead else None,
     )
-    policies = [_make_policy(name, args) for name in names]
+    policies = {name: _make_policy(name, args) for name in args.policy or ()}
     _check_source(args)
     past = _past_jobs(args)
     if args.export:
@@ -171,11 +172,12 @@ def _simulate(args: argparse.Namespace) -> int:
         if args.nodes is None:
             return 0
     workload = _workload_of(past, args) if past else _workload(args)
+    policies = policies or _default_policies(args, past=bool(past))
     _prepare_outputs(args)
     results, durations_s = [], []
     outcomes: list[tuple[object, ...]] = []
-    with tqdm(total=len(workload.arrivals) * len(names), unit="job", leave=False) as bar:
-        for name, policy in zip(names, policies, strict=True):
+    with tqdm(total=len(workload.arrivals) * len(policies), unit="job", leave=False) as bar:
+        for name, policy in policies.items():
             bar.set_description(name)
             began_s = time.perf_counter()
             departed: list[JobOutcome] = []
@@ -227,6 +229,13 @@ def _prepare_outputs(args: argparse.Namespace) -> None:
             path.open("ab").close()
         except OSError as error:
             raise InvalidInputError(field, str(path), f"a file that can be written ({error.strerror})") from None
+
+
+def _default_policies(args: argparse.Namespace, *, past: bool) -> dict[str, Policy]:
+    if not past:
+        return {name: _make_policy(name, args) for name in ("edf", "on_time")}
+    policies = {name: _make_policy(name, args) for name in installed(POLICIES)}
+    return {name: policy for name, policy in policies.items() if policy.shares_pool}
 
 
 def _make_policy(name: str, args: argparse.Namespace) -> Policy:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from paceline.contract import ArbiterResult, ArbiterStatus
+from paceline.contract import ArbiterResult, ArbiterStatus, Unit
 
 if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
@@ -85,10 +85,11 @@ class PoolApi:
 
 
 class PoolLog:
-    """Logs and counts an arbiter's events, for the task's log and result."""
+    """Logs and counts an arbiter's events, for the task's log and result. ``unit``: what the pool's devices are."""
 
     def __init__(self, log: Any) -> None:
         self._log = log
+        self.unit: Unit = "cores"
         self._reasons: Counter[str] = Counter()
         self._grants = 0
         self._keys: set[str] = set()
@@ -107,7 +108,7 @@ class PoolLog:
         if reason is not None:
             self._reasons[reason.kind] += 1
         if before != now:
-            self._log.info("%s: %g -> %g devices%s", grant.key, before, now, f": {reason}" if reason else "")
+            self._log.info("%s: %g -> %g %s%s", grant.key, before, now, self.unit, f": {reason}" if reason else "")
 
     def record_requests(self, requests: Sequence[DeviceRequest]) -> None:
         self._keys.update(request.key for request in requests)
@@ -116,10 +117,10 @@ class PoolLog:
             if request.lost and request.key not in self._lost:
                 self._lost.add(request.key)
                 message = (
-                    "%s has ended, and its job may still run: up to %g devices stay reserved until "
+                    "%s has ended, and its job may still run: up to %g %s stay reserved until "
                     "`paceline clean --remove` finds and removes the job, or, if it is gone, until the task is cleared"
                 )
-                self._log.warning(message, request.key, request.committed)
+                self._log.warning(message, request.key, request.committed, self.unit)
 
     def result(self, decisions: int) -> ArbiterResult:
         return ArbiterResult(

@@ -61,11 +61,12 @@ class ArbiterOperator(BaseOperator):
         Name of the Airflow pool, created if missing. The pool's slots limit the number of running and waiting jobs.
         (templated)
     devices:
-        Number of devices to allocate, or :class:`~paceline.operators.Kubernetes` with a namespace whose ResourceQuota
-        on CPU limits is the pool. What other pods than Paceline's use of the quota is not allocated. The quota is read
-        twice a minute. (templated)
+        Size of the pool, in the unit of the jobs' allocations: CPU cores, GPUs whose time jobs share, or, with
+        ``quantum=1``, GPUs or other whole devices. Or :class:`~paceline.operators.Kubernetes` with a namespace whose
+        ResourceQuota on CPU limits is the pool, in cores. What other pods than Paceline's use of the quota is not
+        allocated. The quota is read twice a minute. (templated)
     quantum:
-        Smallest change of an allocation, by default 0.05 cores. Use 1 for whole devices.
+        Smallest change of an allocation, by default 0.05 of a core or of a shared GPU. Use 1 for whole devices.
     policy:
         Name of a policy of :mod:`paceline.allocate` or of another package, see :class:`paceline.allocate.Policy`, or a
         policy. The default keeps promised deadlines. ``"priority"`` uses the ``priority_weight`` of Airflow's tasks.
@@ -202,9 +203,10 @@ class ArbiterOperator(BaseOperator):
         uses_priority = arbiter.policy.uses_priority
         read = (_to_request(key, row, uses_priority=uses_priority) for key, row in tasks.items())
         requests = [request for request in read if request is not None]
-        pool_log.record_requests(requests)
         now_s = time.time()
         grants = report.step(requests, now_s)
+        pool_log.unit = arbiter.unit
+        pool_log.record_requests(requests)
         if grants:
             for grant, result in zip(grants, pool.write(grants, tasks), strict=False):
                 pool_log.record_result(grant, result)
@@ -251,10 +253,13 @@ class ArbiterOperator(BaseOperator):
         try:
             devices = self._read_devices()
         except PacelineError as error:  # the jobs continue with what the pool had
-            self.log.warning("Could not read the quota of the pool; it stays at %g devices: %s", arbiter.devices, error)
+            self.log.warning(
+                "Could not read the quota of the pool; it stays at %g %s: %s", arbiter.devices, arbiter.unit, error
+            )
             return
         if devices != arbiter.devices:
-            self.log.info("The pool has %g devices now, as its quota says; it had %g", devices, arbiter.devices)
+            message = "The pool has %g %s now, as its quota says; it had %g"
+            self.log.info(message, devices, arbiter.unit, arbiter.devices)
             arbiter.devices = devices
 
 

@@ -7,7 +7,7 @@ from fastapi.staticfiles import StaticFiles
 
 from paceline import __version__
 
-from . import bundle, champions, deadline, grants, history, jobs, model, overview, pool, pools, steering
+from . import bundle, champions, deadline, grants, history, jobs, model, overview, pool, pools, results, steering
 from .airflow_internals import conf
 
 
@@ -25,7 +25,7 @@ def create_app() -> FastAPI:
         redoc_url="/redoc" if documented else None,
         openapi_url="/openapi.json" if documented else None,
     )
-    for module in (jobs, deadline, overview, champions, model, history, pool, pools, grants, steering):
+    for module in (jobs, results, deadline, overview, champions, model, history, pool, pools, grants, steering):
         app.include_router(module.router, prefix="/api")
 
     @app.get(f"/static/{bundle.SCRIPT}", include_in_schema=False)

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import and_, func, not_, select, true, tuple_
 from sqlalchemy.orm import Session
 
-from paceline.contract import HISTORY, PACE, StoredHistory
+from paceline.contract import HISTORY, PACE, StoredHistory, Unit, unit_of
+from paceline.control import CPU_QUANTUM
 
 from ._allocations import Period, samples_of
 from ._arbiters import PoolArbiter, find_arbiter
@@ -28,10 +29,14 @@ _NOT_STARTED = ("scheduled", "queued")
 
 
 class PoolSummary(BaseModel):
-    """A pool at the time ``at``, its arbiter, and the totals of all its jobs, also of those hidden from the caller."""
+    """A pool at the time ``at``, its arbiter, and the totals of all its jobs, also of those hidden from the caller.
+
+    ``unit`` is what the numbers of devices count.
+    """
 
     name: str
     at: datetime
+    unit: Unit
     arbiter: PoolArbiter | None
     held: float
     committed: float
@@ -79,6 +84,8 @@ class PoolView(BaseModel):
     begin: datetime
     end: datetime
     interval_s: float
+    unit: Unit
+    """What the numbers of devices count."""
     slots: int | None
     """The slots of the Airflow pool, which limit its running and waiting tasks; ``null`` if it does not exist."""
     queued: int
@@ -107,6 +114,7 @@ def pools(session: SessionDep, readable: ReadableDags) -> list[PoolSummary]:
                 PoolSummary(
                     name=name,
                     at=datetime.now(timezone.utc),
+                    unit=_unit(arbiter, jobs),
                     arbiter=arbiter,
                     held=_sum(one.held for one in jobs),
                     committed=_sum(one.committed for one in jobs),
@@ -148,6 +156,7 @@ def pool_view(
         begin=period.begin,
         end=end,
         interval_s=period.interval_s,
+        unit=_unit(arbiter, shares),
         slots=session.scalar(select(Pool.slots).where(Pool.pool == pool)),
         queued=session.scalar(not_started) or 0,
         arbiter=arbiter,
@@ -155,6 +164,15 @@ def pool_view(
         others=_sum_up(others, [histories[share.key] for share in others if share.key in histories]),
         histories_left_out=max(number - _MAX_HISTORIES, 0),
     )
+
+
+def _unit(arbiter: PoolArbiter | None, shares: Iterable[PoolShare]) -> Unit:
+    """Return what the devices of a pool are. Only the jobs tell a share of GPUs from cores."""
+    paces = [share.pace for share in shares if share.pace is not None]
+    quanta = [pace.quantum for pace in paces]
+    if arbiter is not None and arbiter.status is not None:
+        quanta = [arbiter.status.quantum]
+    return unit_of(min(quanta, default=CPU_QUANTUM), shares_gpus=any(pace.shares_gpus for pace in paces))
 
 
 def _used_pools(session: Session, names: Iterable[str], readable: Collection[str]) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import uuid
 from pathlib import Path
 
@@ -82,6 +83,26 @@ def test_running_job_is_listed_and_its_deadline_is_changed(airflow, run_paceline
     assert code == 1
     assert error == f"paceline: TASK: got 'train', expected a running training task of run {run_id} of {dag_id}\n"
     assert run_paceline("status", dag_id) == (0, "No training job is running.\n", "")
+
+
+def test_policies_are_simulated_on_past_trainings(airflow, run_paceline, training_task, tmp_path):
+    training_task.wait_until(lambda pace: pace["forecast_s"] is not None)  # the job's speed is known
+    (tmp_path / "go").touch()
+    assert airflow.wait(training_task.dag_id, training_task.run_id, LONG_S) == "success"
+    jobs, outcomes = tmp_path / "jobs.csv", tmp_path / "outcomes.csv"
+    code, _, error = run_paceline("simulate", "--from-airflow", "--export", str(jobs), user="viewer")
+    assert code == 0, error
+    name = f"{training_task.dag_id} {training_task.run_id} train"
+    (row,) = [row for row in csv.DictReader(jobs.open()) if row["name"] == name]
+    result = training_task.result()
+    assert float(row["deadline_s"]) - float(row["arrives_s"]) == pytest.approx(3600, abs=result["finished_s"])
+    for source in (("--from-airflow",), (str(jobs),)):
+        code, shown, error = run_paceline("simulate", *source, "--nodes", "64", "--outcomes", str(outcomes))
+        assert code == 0, error
+        policies = {"edf", "fifo", "greedy", "growing", "milp", "on_time", "on_time_promises", "priority"}
+        assert policies <= {line.split()[0] for line in shown.splitlines()}
+        met = {row["policy"]: row["met"] for row in csv.DictReader(outcomes.open()) if row["name"] == name}
+        assert met["on_time_promises"] == "True"
 
 
 def test_unreachable_airflow_is_reported(monkeypatch, capsys):

@@ -48,7 +48,7 @@ EXPORTS = {
         "Placement Policy RandomizedGreedy Reservation RollingHorizon Speeds check edf fifo free_devices make_policy "
         "most_on_time on_time_promises priority"
     ),
-    "paceline.arbiter": "Arbiter DeviceRequest Grant",
+    "paceline.arbiter": "Arbiter DeviceRequest Grant allowed_counts",
     "paceline.contract": (
         "ALERTS CEILING CLOCK CONTAINER CONTROLLER DEADLINE DRIFT_XCOM EVALUATION_XCOM HISTORY HISTORY_BEFORE "
         "LABEL_RUN_START MAX_STARTS NEEDS_TRAINING OUTPUT PACE PROMOTION_XCOM QUANTILES RESULT RUN_KEYS RUN_START "
@@ -58,8 +58,8 @@ EXPORTS = {
         "FunctionFit Histogram Improvements JobRecord JointDrift MachineLoad Outcome PaceSample PerformanceEstimate "
         "PlannedStart ProblemKind ProfileResult PromotionResult PromotionVerdict QualityProblem Reason ReasonKind "
         "Record Remaining Reported RunEvent RunTotals ScheduleResult SegmentDrift SentAlerts Shard ShownEvaluation "
-        "State StoredClock StoredDeadline StoredFiles StoredHistory StoredResult TrainingResult WindowSource "
-        "WorkerResult finite fit_to_xcom hash_secret input_error storable_deadline"
+        "State StoredClock StoredDeadline StoredFiles StoredHistory StoredResult TrainingResult Unit WindowSource "
+        "WorkerResult finite fit_to_xcom hash_secret input_error storable_deadline unit_of"
     ),
     "paceline.control": (
         "BudgetController CONTROLLERS CPU_QUANTUM Controller DeadlineController Decision GPU_QUANTUM Gains LATE_WEIGHT "

@@ -212,9 +212,9 @@ def _available_runtimes(engine: str | None, kubernetes_conn_id: str) -> list[Run
 
 def seconds_of(text: str) -> float:
     try:
-        seconds = Deadline.parse(text, "--older-than").duration_s
+        seconds = Deadline.parse(text, "").duration_s
     except InvalidInputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        raise argparse.ArgumentTypeError(str(error).removeprefix(": ")) from None
     if seconds is None:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a duration such as 12h or 30d")
     return seconds

@@ -20,6 +20,7 @@ from paceline.airflow import _backup_command as backup
 from paceline.airflow import _clean as clean
 from paceline.airflow import _fleet_command as fleet
 from paceline.airflow import _model_command as model
+from paceline.airflow import _past_jobs as past_jobs
 from paceline.airflow import _prune_command as prune
 from paceline.contract import PaceSample, StoredDeadline
 from paceline.errors import InvalidInputError, PacelineError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
 
 _DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
-_HEADINGS = ("DAG", "RUN", "TASK", "STATE", "PROGRESS", "SETPOINT", "CORES", "DEADLINE", "FORECAST", "SLACK")
+_HEADINGS = ("DAG", "RUN", "TASK", "STATE", "PROGRESS", "SETPOINT", "DEVICES", "DEADLINE", "FORECAST", "SLACK")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,7 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     fleet.add_command(commands)
     model.add_command(commands, [login], _connect)
     prune.add_command(commands, [login], _connect)
-    simulate.add_command(commands)
+    simulate.add_command(
+        commands, [past_jobs.options(), login], lambda options: past_jobs.read_past_jobs(options, _connect)
+    )
     return parser
 
 
@@ -140,7 +143,7 @@ def _table_cells(pace: PaceSample) -> tuple[str, ...]:
         pace.state,
         f"{pace.progress_pct:.1f} %",
         f"{pace.setpoint_pct:.1f} %" if deadline_s is not None else "-",
-        f"{pace.devices:.2f}",
+        f"{pace.devices:.2f} {pace.unit}",
         "-" if deadline_s is None else f"{deadline_s:.0f} s",
         "-" if forecast_s is None else f"{forecast_s:.0f} s",
         slack,
@@ -196,6 +199,7 @@ def _training_jobs(api: AirflowApi, options: argparse.Namespace, run: str) -> li
     """
     found = api.pages(f"/dags/{quote(options.dag)}/dagRuns/{quote(run)}/jobs")
     if found["state"] is None:
+        api.api("GET", f"/dags/{quote(options.dag)}")  # raises an error for an unknown DAG
         raise InvalidInputError("RUN", run, f'the id of a run of {options.dag}, or "latest"')
     # An ended task keeps the deadline of a job that is stopped and has a checkpoint.
     jobs: list[dict[str, Any]] = [

@@ -4,7 +4,8 @@ The entry point is :class:`Arbiter`, which reads the requests of jobs and return
 """
 
 from paceline.arbiter._arbiter import Arbiter
+from paceline.arbiter._demand import allowed_counts
 from paceline.arbiter._grants import Grant
 from paceline.arbiter._request import DeviceRequest
 
-__all__ = ["Arbiter", "DeviceRequest", "Grant"]
+__all__ = ["Arbiter", "DeviceRequest", "Grant", "allowed_counts"]

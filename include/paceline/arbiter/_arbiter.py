@@ -13,7 +13,7 @@ from paceline.arbiter._demand import POOL, JobSpeeds, cluster_job, time_after_s,
 from paceline.arbiter._grants import DesiredCeiling, Grant, next_grants
 from paceline.arbiter._request import DeviceRequest
 from paceline.arbiter._warm_up import WarmUp
-from paceline.contract import Ceiling, Reason, ReasonKind
+from paceline.contract import Ceiling, Reason, ReasonKind, Unit, unit_of
 from paceline.control import CPU_QUANTUM, RemainingWork
 from paceline.errors import InvalidInputError
 
@@ -42,6 +42,8 @@ class Arbiter:
     ----------
     policy, decisions:
         The policy, and the number of decisions that it has made.
+    unit:
+        What the devices are, for messages: cores, whole devices, or GPUs whose time jobs share.
 
     Examples
     --------
@@ -71,6 +73,7 @@ class Arbiter:
         self.devices = devices
         self.decisions = 0
         self._unit = quantum
+        self.unit: Unit = unit_of(quantum)
         self._node: Node | None = Node(POOL, int(devices / quantum + 1e-6))  # None if lost jobs may use all devices
         self.policy = policy or on_time_promises()
         self._every_s = every_s
@@ -101,6 +104,7 @@ class Arbiter:
         for request in requests:
             if request.remaining is not None:
                 self._known[request.key] = request.remaining
+        self.unit = unit_of(self._unit, shares_gpus=any(request.shares_gpus for request in requests))
         active = [request for request in requests if not request.ended and not request.lost]
         self._started_s = {
             # Before the first decision, an earlier arbiter has granted the devices.
@@ -216,13 +220,14 @@ class Arbiter:
         for request in requests:
             placed = allocation.placements.get(request.key)
             given = allocation.reasons.get(request.key)
-            reason = given and given.in_units(self._unit)
+            reason = given and given.in_units(self._unit, self.unit)
             if request.key not in self._known:
                 reason = Reason.of(ReasonKind.SPEED_UNKNOWN)
             if self._node is None:
                 reason = Reason.of(ReasonKind.POOL_RESERVED)
             elif request.key not in jobs and request.key not in self._warming_up:
-                reason = Reason.of(ReasonKind.POOL_TOO_SMALL, devices=self.devices, needed=request.min_devices)
+                small = Reason.of(ReasonKind.POOL_TOO_SMALL, devices=self.devices, needed_devices=request.min_devices)
+                reason = small.in_units(1, self.unit)
             kept, _ = self._warming_up.get(request.key, (0.0, now_s))
             devices = placed.devices * self._unit if placed is not None else kept
             if placed is None and not request.shared:

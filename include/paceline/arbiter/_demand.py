@@ -45,7 +45,7 @@ def cluster_job(
     speeds:
         The speeds of all jobs.
     """
-    counts = _allowed_counts(request, pool, unit)
+    counts = allowed_counts(request.min_devices, request.max_devices, request.quantum, pool, unit)
     if not counts:
         return None
     left_s = max(request.deadline_s - now_s, 1.0) if request.has_deadline else _ASSUMED_DURATION_S
@@ -132,10 +132,24 @@ def _speed(devices: float, remaining: RemainingWork) -> float:
     return math.pow(min(devices, usable) if usable else devices, remaining.exponent)
 
 
-def _allowed_counts(request: DeviceRequest, pool: int, unit: float) -> tuple[int, ...]:
-    step = max(round(request.quantum / unit), 1)
-    low = max(math.ceil(request.min_devices / unit / step - 1e-6), 1) * step
-    high = min(math.floor(request.max_devices / unit / step + 1e-6) * step, pool // step * step)
+def allowed_counts(min_devices: float, max_devices: float, quantum: float, pool: int, unit: float) -> tuple[int, ...]:
+    """Return the allocations that a policy may give a job, in units; empty if the pool is too small for the job.
+
+    Parameters
+    ----------
+    min_devices, max_devices, quantum:
+        Limits of the job's allocation and its smallest change, in devices.
+    pool, unit:
+        Size of the pool in units, and devices per unit.
+
+    Examples
+    --------
+    >>> allowed_counts(0.1, 0.3, 0.05, pool=40, unit=0.05), allowed_counts(4, 8, 1, pool=2, unit=1)
+    ((2, 3, 4, 5, 6), ())
+    """
+    step = max(round(quantum / unit), 1)
+    low = max(math.ceil(min_devices / unit / step - 1e-6), 1) * step
+    high = min(math.floor(max_devices / unit / step + 1e-6) * step, pool // step * step)
     return _spread_counts(low, high, step)
 
 

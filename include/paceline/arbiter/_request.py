@@ -60,6 +60,8 @@ class DeviceRequest:
         Remaining work; ``None`` while unknown.
     late:
         Whether the job predicts that it will miss its deadline within its ceiling.
+    shares_gpus:
+        Whether the devices are a share of the time of GPUs.
     """
 
     key: str
@@ -83,6 +85,7 @@ class DeviceRequest:
     weight: float = 1.0
     shared: bool = True
     startup_s: float | None = None
+    shares_gpus: bool = False
 
     @classmethod
     def read(
@@ -137,6 +140,7 @@ class DeviceRequest:
             weight=weight,
             shared=pace.shared,
             startup_s=pace.startup_s,
+            shares_gpus=pace.shares_gpus,
         )
         valid = request.quantum > 0 and request.min_devices <= request.max_devices and held <= _MAX_DEVICES
         return request if valid else None

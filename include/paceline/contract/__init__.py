@@ -57,6 +57,7 @@ from paceline.contract._short_report import XCOM_LIMIT_BYTES, fit_to_xcom
 from paceline.contract._steering import STEERING_XCOM, TASK_STATES, hash_secret
 from paceline.contract._stored_deadline import StoredDeadline, storable_deadline
 from paceline.contract._stored_files import StoredFiles
+from paceline.contract._units import Unit, unit_of
 from paceline.contract._xcoms import DRIFT_XCOM, EVALUATION_XCOM, PROMOTION_XCOM, SCHEDULE_XCOM
 from paceline.contract.history import RunEvent, StoredHistory
 
@@ -139,6 +140,7 @@ __all__ = [
     "StoredHistory",
     "StoredResult",
     "TrainingResult",
+    "Unit",
     "WindowSource",
     "WorkerResult",
     "finite",
@@ -146,4 +148,5 @@ __all__ = [
     "hash_secret",
     "input_error",
     "storable_deadline",
+    "unit_of",
 ]

@@ -5,10 +5,14 @@ Policies and the arbiter give them; ceilings store them; logs and pages show the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, unique
 
+from paceline.contract._units import Unit
+
+_WORD = re.compile(r"\bdevices\b(?![^{}]*\})")  # not the names of values, which are in braces
 _OTHER = "other"  # the constant of a reason that was stored as a sentence only
 
 
@@ -55,7 +59,7 @@ class ReasonKind(Enum):
     SPEED_UNKNOWN = "its speed is not known yet"
     WARM_UP = "all devices are in use by jobs that have just started"
     POOL_RESERVED = "all devices of the pool are reserved for jobs whose tasks have ended"
-    POOL_TOO_SMALL = "the pool is too small: it has {devices:g} devices, the job needs {needed:g}"
+    POOL_TOO_SMALL = "the pool is too small: it has {devices} devices, the job needs {needed_devices}"
 
 
 class _Amount(float):
@@ -82,8 +86,8 @@ class Reason:
     >>> grows.kind, str(grows)
     ('grows', 'grows from 2 to 4 devices, because devices are free')
     >>> share = Reason.of("equal_share", "{devices} devices, as many as {jobs} other jobs have", devices=3, jobs=2)
-    >>> share.kind, str(share.in_units(0.05))
-    ('equal_share', '0.15 devices, as many as 2 other jobs have')
+    >>> share.kind, str(share.in_units(0.05, "cores"))
+    ('equal_share', '0.15 cores, as many as 2 other jobs have')
     """
 
     kind: str
@@ -102,14 +106,17 @@ class Reason:
             return cls.of(kind.name.lower(), kind.value, **values)
         return cls(kind, sentence.format(**values), sentence, values)
 
-    def in_units(self, unit: float) -> Reason:
-        """Return the reason with its numbers of devices multiplied by ``unit``."""
+    def in_units(self, quantum: float, unit: Unit) -> Reason:
+        """Return the reason with its numbers of devices multiplied by ``quantum``, and ``unit`` as what they count."""
         counts = {
-            name: _Amount(round(value * unit, 6))
+            name: _Amount(round(value * quantum, 6))
             for name, value in self._values.items()
             if isinstance(value, (int, float)) and (name == "devices" or name.endswith("_devices"))
         }
-        return replace(self, text=self._sentence.format(**{**self._values, **counts})) if counts else self
+        if not counts:
+            return self
+        sentence = _WORD.sub(unit, self._sentence)
+        return replace(self, text=sentence.format(**{**self._values, **counts}))
 
     @classmethod
     def read(cls, raw: object) -> Reason | None:

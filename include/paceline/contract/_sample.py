@@ -18,6 +18,7 @@ from pydantic import (
 
 from paceline.contract._measured import Measured
 from paceline.contract._record import Moment, Record, Rounded, Seconds, Text
+from paceline.contract._units import Unit, unit_of
 
 State = Literal["waiting", "starting", "training", "preempted", "finishing", "finished", "failed", "detached"]
 Devices = Annotated[float, Field(ge=0, le=1e6)]
@@ -112,6 +113,11 @@ class PaceSample(Measured):
     threads: int | None = None
     devices_in_force: int | None = None
     """Number of whole devices that train now, if the job reports this number."""
+
+    @property
+    def unit(self) -> Unit:
+        """What the numbers of devices count: ``"cores"``, ``"devices"`` or ``"GPUs"``."""
+        return unit_of(self.quantum, shares_gpus=self.shares_gpus)
 
     @property
     def origin(self) -> datetime:

@@ -10,7 +10,7 @@ import math
 from datetime import datetime
 from typing import Any
 
-from paceline.contract import CEILING, DEADLINE, Ceiling, StoredDeadline, storable_deadline
+from paceline.contract import CEILING, DEADLINE, Ceiling, StoredDeadline, Unit, storable_deadline
 from paceline.errors import InvalidInputError
 from paceline.run._journal import Journal
 
@@ -39,6 +39,8 @@ class Commands:
     shared:
         The ceiling in effect at the start, if an arbiter allocates the devices. An arbiter's ceiling may be 0
         and cannot be removed.
+    unit:
+        What the devices are, for messages.
     """
 
     def __init__(
@@ -49,10 +51,11 @@ class Commands:
         *,
         min_ceiling: float,
         shared: Ceiling | None = None,
+        unit: Unit = "cores",
     ) -> None:
         self._origin = origin
         self._journal = journal
-        self._min_ceiling = min_ceiling
+        self._min_ceiling, self._unit = min_ceiling, unit
         self._seen: dict[str, Any] = {}
         self._extended_from_s: float | None = None  # the old deadline, until the store returns the extended deadline
         self.deadline_s = deadline_s
@@ -129,7 +132,7 @@ class Commands:
         try:
             new = read_grant(value) if self.shared else Ceiling.read(value)
             if new.devices < self._min_ceiling and not (self.shared and new.devices == 0):
-                raise InvalidInputError(CEILING, value, f"a number of devices of at least {self._min_ceiling:g}")
+                raise InvalidInputError(CEILING, value, f"a number of {self._unit} of at least {self._min_ceiling:g}")
         except InvalidInputError as error:
             self._reject(now_s, "ceiling_refused", value, "New ceiling rejected, the old ceiling remains. %s", error)
             return
@@ -139,8 +142,9 @@ class Commands:
             self._journal.event(
                 now_s,
                 "ceiling",
-                "Ceiling is now %g devices%s",
+                "Ceiling is now %g %s%s",
                 devices,
+                self._unit,
                 f": {reason}" if reason else "",
                 devices=devices,
                 why=reason and reason.text,

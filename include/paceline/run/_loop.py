@@ -11,7 +11,7 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from paceline.contract import DEADLINE, Outcome, RunTotals, finite
+from paceline.contract import DEADLINE, Outcome, RunTotals, finite, unit_of
 from paceline.control import Controller, Decision, Observation
 from paceline.errors import (
     JobLostError,
@@ -108,7 +108,8 @@ class PaceLoop:
         # The first step repeats the resize, because an earlier process may have ended before it stored its last resize.
         devices = handover.allocated_devices
         unconfirmed = shared.max_devices if shared is not None else devices if totals else None
-        pending = PendingResize(self._journal)
+        unit = unit_of(controller.limits.quantum, shares_gpus=shares_gpus)
+        pending = PendingResize(self._journal, unit)
         self._allocation = JobAllocation(job, self._outage, devices, earlier, unconfirmed, team, pending)
         self._lifecycle = handover.lifecycle
         if self._lifecycle.state is None:
@@ -116,7 +117,12 @@ class PaceLoop:
         self._preemption = Preemption(job, self._outage, pending, earlier.preemptions)
         self._restarting = handover.restarted or earlier.restarting  # the job has not sent a report since its restart
         self._commands = Commands(
-            self._origin, controller.deadline_s, self._journal, min_ceiling=controller.limits.quantum, shared=shared
+            self._origin,
+            controller.deadline_s,
+            self._journal,
+            min_ceiling=controller.limits.quantum,
+            shared=shared,
+            unit=unit,
         )
         self._decision = Decision(devices, 0.0, 0.0, None, None, True, controller.period_s)
         self._step_times = StepTimes()
@@ -326,7 +332,12 @@ class PaceLoop:
             controller.deadline_s,
             decision,
             total,
-            usage=explain_usage(self._utilization.devices, self._allocation.devices, controller.limits.quantum),
+            usage=explain_usage(
+                self._utilization.devices,
+                self._allocation.devices,
+                controller.limits.quantum,
+                shares_gpus=controller.limits.shares_gpus,
+            ),
             may_end_early=may_end_early,
         )
         if extended_s is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from paceline.contract import Unit
 from paceline.errors import ResizePendingError
 from paceline.run._journal import Journal
 
@@ -22,8 +23,8 @@ class PendingResize:
     ['resize_pending', 'resized']
     """
 
-    def __init__(self, journal: Journal) -> None:
-        self.journal = journal
+    def __init__(self, journal: Journal, unit: Unit = "cores") -> None:
+        self.journal, self.unit = journal, unit
         self._reason = ""
 
     @property
@@ -37,8 +38,8 @@ class PendingResize:
         if reason == self._reason:
             return
         self._reason = reason
-        message = "Waiting for an allocation of %g: it stays %g for now. %s"
-        values = (wanted, pending.devices, pending.reason)
+        message = "Waiting for an allocation of %g %s: it stays %g for now. %s"
+        values = (wanted, self.unit, pending.devices, pending.reason)
         details = {"devices": pending.devices, "why": pending.reason}
         self.journal.event(now_s, "resize_pending", message, *values, level=logging.WARNING, **details)
 
@@ -46,4 +47,4 @@ class PendingResize:
         """Log that the allocation is in force, if it had to wait."""
         if self.active:
             self._reason = ""
-            self.journal.event(now_s, "resized", "The allocation is now %g", devices, devices=devices)
+            self.journal.event(now_s, "resized", "The allocation is now %g %s", devices, self.unit, devices=devices)

@@ -75,5 +75,5 @@ class Preemption:
         self._outage.record_answer()
         self._pending.clear(now_s, devices)
         self.unconfirmed = 0.0
-        self._journal.event(now_s, "resuming", "Resuming on %g devices", devices, devices=devices)
+        self._journal.event(now_s, "resuming", "Resuming on %g %s", devices, self._pending.unit, devices=devices)
         return True

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from paceline.contract import CEILING, DEADLINE, PACE, Ceiling, PaceSample, Reason, ReasonKind
+from paceline.contract import CEILING, DEADLINE, PACE, Ceiling, PaceSample, Reason, ReasonKind, unit_of
 from paceline.control import Controller, Decision, Limits, PastRun
 from paceline.errors import DeadlineInfeasibleError, DetachedError, InvalidInputError, TaskStoppedError
 from paceline.run._commands import Commands, read_grant
@@ -75,8 +75,15 @@ class Queue:
         self._remaining = past.remaining() if past else None
         self._startup_s = past.startup_s if past else None
         self._on_infeasible, self._pool, self._log, self._clock = on_infeasible, pool, log, clock
-        quantum, journal = controller.limits.quantum, Journal(History(), log)
-        self._commands = Commands(origin, controller.deadline_s, journal, min_ceiling=quantum, shared=Ceiling(0.0))
+        limits = controller.limits
+        self._commands = Commands(
+            origin,
+            controller.deadline_s,
+            Journal(History(), log),
+            min_ceiling=limits.quantum,
+            shared=Ceiling(0.0),
+            unit=unit_of(limits.quantum, shares_gpus=limits.shares_gpus),
+        )
         self._handled_s: float | None = None  # the last deadline whose admission result was handled
         self._logged_s = self._published_s = float("-inf")
         self._failing = False

@@ -92,11 +92,11 @@ class Alerts:
         if sample.state != "training" or earliest_s is None:
             return None
         if not sample.feasible:
-            usage = explain_usage(sample.used_devices, sample.devices, sample.quantum)
+            usage = explain_usage(sample.used_devices, sample.devices, sample.quantum, shares_gpus=sample.shares_gpus)
             return "infeasible", f"cannot be met: {earliest_s - deadline_s:.0f} s late at best{usage}"
         slack_s = deadline_s - earliest_s
         flexible = sample.min_devices < sample.max_devices
         dangerous = slack_s < _MIN_SLACK * (deadline_s - now_s) and sample.progress_pct < _NEARLY_DONE_PCT and flexible
         if not dangerous:
             return None
-        return "in_danger", f"in danger: {max(slack_s, 0):.0f} s of slack on all {sample.max_devices:g} devices"
+        return "in_danger", f"in danger: {max(slack_s, 0):.0f} s of slack on all {sample.max_devices:g} {sample.unit}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from paceline.contract import unit_of
 from paceline.control import Decision
 from paceline.errors import DeadlineInfeasibleError, InvalidInputError
 from paceline.run._journal import Journal
@@ -23,13 +24,13 @@ def extended_deadline_s(earliest_s: float, began_s: float) -> float:
     return round(earliest_s + max(_MARGIN * (earliest_s - began_s), _MIN_MARGIN_S), 1)
 
 
-def explain_usage(used_devices: float | None, devices: float, quantum: float) -> str:
+def explain_usage(used_devices: float | None, devices: float, quantum: float, *, shares_gpus: bool = False) -> str:
     """Return the reason why a deadline cannot be met, if a job uses only a part of its cores.
 
     A job with whole devices may use little CPU time on busy devices.
 
     >>> explain_usage(0.24, 1.0, quantum=0.05)
-    ', because the job uses 0.24 of its 1.00 devices: its host is busy, or its script waits'
+    ', because the job uses 0.24 of its 1.00 cores: its host is busy, or its script waits'
     >>> explain_usage(0.95, 1.0, quantum=0.05), explain_usage(None, 1.0, quantum=0.05)
     ('', '')
     >>> explain_usage(0.24, 1.0, quantum=1.0)
@@ -37,7 +38,7 @@ def explain_usage(used_devices: float | None, devices: float, quantum: float) ->
     """
     if used_devices is None or quantum >= 1 or used_devices >= _FULLY_USED * devices:
         return ""
-    part = f"{used_devices:.2f} of its {devices:.2f} devices"
+    part = f"{used_devices:.2f} of its {devices:.2f} {unit_of(quantum, shares_gpus=shares_gpus)}"
     return f", because the job uses {part}: its host is busy, or its script waits"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from paceline.contract import DEADLINE, PACE, Deadline, PaceSample, StoredDeadline, storable_deadline
+from paceline.contract import DEADLINE, PACE, Deadline, PaceSample, StoredDeadline, storable_deadline, unit_of
 from paceline.control import (
     CPU_QUANTUM,
     LATE_WEIGHT,
@@ -88,7 +88,8 @@ class Settings:
             raise InvalidInputError("max_devices", largest, accepted)
         if largest is not None and largest > capacity:
             owner = "job" if self.shared_gpus else "machine"
-            log.warning("max_devices: got %g, using all %g devices of the %s", largest, capacity, owner)
+            unit = unit_of(self.quantum, shares_gpus=self.shared_gpus > 0)
+            log.warning("max_devices: got %g, using all %g %s of the %s", largest, capacity, unit, owner)
         # Without any devices, a job would never end, and its speed would stay unknown.
         smallest = max(self.min_devices, self.quantum)
         if (largest is None or self.shared_gpus) and smallest > capacity:

@@ -637,10 +637,13 @@ export interface Version {
 }
 /**
  * A pool at the time `at`, its arbiter, and the totals of all its jobs, also of those hidden from the caller.
+ *
+ * `unit` is what the numbers of devices count.
  */
 export interface PoolSummary {
   name: string;
   at: string;
+  unit: "cores" | "devices" | "GPUs";
   arbiter: PoolArbiter | null;
   held: number;
   committed: number;
@@ -751,6 +754,10 @@ export interface PoolView {
   begin: string;
   end: string;
   interval_s: number;
+  /**
+   * What the numbers of devices count.
+   */
+  unit: "cores" | "devices" | "GPUs";
   /**
    * The slots of the Airflow pool, which limit its running and waiting tasks; `null` if it does not exist.
    */

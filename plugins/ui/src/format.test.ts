@@ -15,6 +15,7 @@ import {
   teamStatus,
   nameOfUnit,
   unitOf,
+  unitOfPool,
 } from "./format";
 
 test.each([
@@ -56,6 +57,11 @@ test("devices are fractional cores, whole devices or a share of GPUs", () => {
   expect(formatDevices(1, "core")).toBe("1 core");
   expect(formatDevices(3, unitOf({ quantum: 1 }))).toBe("3 devices");
   expect(formatDevices(0.45, unitOf({ quantum: 0.05, shares_gpus: true }))).toBe("0.45 GPUs");
+  expect((["cores", "devices", "GPUs"] as const).map((unit) => unitOfPool({ unit }))).toEqual([
+    "core",
+    "device",
+    "GPU",
+  ]);
   expect(nameOfUnit(unitOf({ quantum: 0.05, shares_gpus: true }))).toBe("GPU");
 });
 

@@ -1,6 +1,6 @@
 // Texts for times, amounts and statuses, shared by all pages.
 import type { Pace } from "./api";
-import type { TrainingJob } from "./contract";
+import type { PoolView, TrainingJob } from "./contract";
 import { timeZone } from "./look/zone";
 
 /** Format seconds after the origin of the deadline: `72` -> `1:12`, `4000` -> `1:06:40`. */
@@ -135,6 +135,11 @@ export type Unit = "core" | "device" | "GPU";
 /** Return the unit of an allocation; whole devices have a quantum of at least 1. */
 export function unitOf({ quantum, shares_gpus }: { quantum: number; shares_gpus?: boolean }): Unit {
   return shares_gpus ? "GPU" : quantum >= 1 ? "device" : "core";
+}
+
+/** Return the unit of a pool, which its data name in the plural. */
+export function unitOfPool({ unit }: Pick<PoolView, "unit">): Unit {
+  return unit.slice(0, -1) as Unit;
 }
 
 /** Return the unit as the beginning of a name: `Core`. */

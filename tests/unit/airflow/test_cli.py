@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 from tests.samples import a_sample
 
 from paceline.airflow import cli
+from paceline.airflow.api import AirflowApiError
 
 
 class FakeAirflow:
@@ -30,6 +32,17 @@ def test_status_lists_running_jobs(monkeypatch, capsys, dag, names):
     assert cli.main(["status", *dag]) == 0
     shown = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[2] for line in shown] == names
+
+
+@pytest.mark.parametrize(
+    ("sample", "shown"),
+    [({}, "1.00 cores"), ({"quantum": 1.0}, "1.00 devices"), ({"shares_gpus": True}, "1.00 GPUs")],
+)
+def test_status_names_the_unit_of_an_allocation(monkeypatch, capsys, sample, shown):
+    job = {"dag_id": "dag", "run_id": "r", "task_id": "train", "map_index": -1, "pace": a_sample(**sample).to_json()}
+    monkeypatch.setattr(cli, "_connect", lambda options: Mock(**{"pages.return_value": {"running": [job]}}))
+    assert cli.main(["status"]) == 0
+    assert shown in capsys.readouterr().out
 
 
 def test_status_as_json_has_the_newest_samples(monkeypatch, capsys):
@@ -112,6 +125,10 @@ class FleetAirflow:
         kept = {**self._job(("train.gate-3", -1), "20m"), "state": "failed"}  # its job is stopped, with a checkpoint
         return {"state": "running", "jobs": [*jobs, kept, {**self._job(("train.result", -1), ""), "deadline": None}]}
 
+    def api(self, method, path):
+        if path != "/dags/dag":
+            raise AirflowApiError(404, f"{method} {path}: 404 The Dag with ID: `{path[6:]}` was not found")
+
     def _job(self, key, value):
         deadline = {"value": value, "by": None, "updated_at": "2030-01-01T12:00:00Z"}
         pace = a_sample(deadline_s=3600.0 if value == "1h" else 1200.0).to_json()
@@ -145,6 +162,9 @@ def test_deadline_of_a_group_is_shown_by_task(monkeypatch, capsys):
     assert "TASK: got 'evaluate', expected a running training task of run run of dag" in capsys.readouterr().err
     assert cli.main(["deadline", "set", "dag", "walk", "train", "60s"]) == 1
     assert "RUN: got 'walk', expected the id of a run of dag" in capsys.readouterr().err
+    assert cli.main(["deadline", "set", "cat", "run", "train", "60s"]) == 1
+    error = capsys.readouterr().err
+    assert error == "paceline: GET /dags/cat: 404 The Dag with ID: `cat` was not found\n"
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_job_too_large_for_pool_is_rejected_with_reason() -> None:
     request = DeviceRequest("large", "waiting", 0, 60, 0, 0, 4.0, 8.0, 1.0, 0.0, 0, None, None)
     (grant,) = Arbiter(POOL).step([request], 0.0)
     assert grant.ceiling.devices == 0
-    assert str(grant.ceiling.reason) == "the pool is too small: it has 2 devices, the job needs 4"
+    assert str(grant.ceiling.reason) == "the pool is too small: it has 2 cores, the job needs 4"
     assert Arbiter(POOL).step([replace(request, ceiling=grant.ceiling)], 1.0) == [], "sent only once"
 
 
@@ -204,7 +204,7 @@ def test_reason_counts_devices_as_the_pool_does_and_not_in_quanta() -> None:
         "waits", "waiting", 0, 900, 0, 9, 0.9, 2, 0.05, 0.0, 0, None, RemainingWork(600.0, 1.0, 0.0), shared=True
     )
     (grant,) = Arbiter(2.0, policy=Growing()).step([waits], 9.0)
-    assert (grant.ceiling.devices, str(grant.ceiling.reason)) == (0.9, "starts on 0.9 of up to 2 devices")
+    assert (grant.ceiling.devices, str(grant.ceiling.reason)) == (0.9, "starts on 0.9 of up to 2 cores")
 
 
 def test_change_of_the_pools_devices_is_a_reason_to_decide() -> None:

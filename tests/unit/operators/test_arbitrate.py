@@ -194,8 +194,8 @@ def test_pool_follows_the_quota_of_its_namespace(monkeypatch, capsys):
         seen.append(arbiter.devices)
     assert seen == [2.0, 3.0, 3.0, 0.05], "an outage changes nothing, and a pool has at least the quantum"
     logged = capsys.readouterr().out
-    assert "The pool has 3 devices now, as its quota says; it had 2" in logged
-    assert "Could not read the quota of the pool; it stays at 3 devices" in logged
+    assert "The pool has 3 cores now, as its quota says; it had 2" in logged
+    assert "Could not read the quota of the pool; it stays at 3 cores" in logged
 
 
 def test_arbiter_that_airflow_no_longer_runs_ends(monkeypatch):

@@ -102,6 +102,24 @@ def test_page_has_the_arbiter_its_capacity_and_planned_starts(session: Session) 
     assert [start.dag_id for start in arbiter.status.starts] == ["a"], "only of jobs that the user may read"
 
 
+@pytest.mark.parametrize(
+    ("sample", "quantum", "unit"),
+    [({}, 0.05, "cores"), ({}, 1.0, "devices"), ({"shares_gpus": True}, 0.05, "GPUs")],
+)
+def test_pool_names_what_its_numbers_count_also_if_the_user_may_not_read_its_jobs(
+    session: Session, sample: dict[str, Any], quantum: float, unit: str
+) -> None:
+    take_lease(session, POOL, add_task(session, "arbiter", pool="default_pool"), status(quantum=quantum))
+    add_job(session, "secret", {PACE: training(1.0, **sample)})
+    assert view(session, {"arbiter"}).unit == unit
+    assert [one.unit for one in pools(session, {"arbiter"})] == [unit]
+
+
+def test_pool_without_an_arbiter_counts_what_its_jobs_count(session: Session) -> None:
+    add_job(session, "a", {PACE: training(1.0, quantum=1.0)})
+    assert view(session, {"a"}).unit == "devices"
+
+
 def test_names_of_an_arbiter_are_hidden_from_users_who_may_not_read_its_dag(session: Session) -> None:
     take_lease(session, POOL, add_task(session, "arbiter", pool="default_pool"), status())
     add_job(session, "a", {PACE: training(1.0)})

@@ -82,7 +82,7 @@ def test_alert_message_contains_the_delay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("used", "says"), [(0.24, ", because the job uses 0.24 of its 2.00 devices"), (1.9, ""), (None, "")]
+    ("used", "says"), [(0.24, ", because the job uses 0.24 of its 2.00 cores"), (1.9, ""), (None, "")]
 )
 def test_alert_message_says_if_the_job_uses_a_part_of_its_devices(used: float | None, says: str) -> None:
     infeasible = a_sample(earliest_s=110.0, feasible=False, devices=2.0, used_devices=used)

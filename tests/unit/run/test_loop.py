@@ -132,7 +132,7 @@ def test_infeasible_deadline_fails_the_run_if_configured(make_job, run):
 def test_deadline_is_infeasible_if_the_host_gives_the_job_a_part_of_its_core(make_job, run, caplog, on_infeasible):
     job = make_job(core_s=150)
     job.actions = [(100, lambda: setattr(job, "gets", 0.24))]
-    said = "because the job uses 0.2[345] of its 1.00 devices: its host is busy, or its script waits"
+    said = "because the job uses 0.2[345] of its 1.00 cores: its host is busy, or its script waits"
     if on_infeasible == "fail":
         with pytest.raises(DeadlineInfeasibleError, match=said):
             run(job, 250, limits=Limits(0.1, 1.0), on_infeasible=on_infeasible)
@@ -184,7 +184,7 @@ def test_job_with_slow_batches_uses_its_share_of_a_gpu(make_job, run, monkeypatc
 def test_deadline_is_infeasible_if_the_job_cannot_use_its_share_of_a_gpu(make_job, run):
     job = make_job(core_s=60)
     job.reports_gpu_time, job.gets = True, 0.24
-    said = "because the job uses 0.24 of its 0.95 devices: its host is busy, or its script waits"
+    said = "because the job uses 0.24 of its 0.95 GPUs: its host is busy, or its script waits"
     with pytest.raises(DeadlineInfeasibleError, match=said):
         run(job, 100.0, limits=Limits(0.1, 0.95, shares_gpus=True), on_infeasible="fail")
 

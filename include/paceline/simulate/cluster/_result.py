@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.allocate import Node
@@ -31,7 +31,7 @@ class ClusterSample(NamedTuple):
 
     now_s: float
     queued: int
-    used_devices: int
+    used_devices: float
     done: int
 
 
@@ -77,6 +77,11 @@ class SimulationResult:
     def total_cost(self) -> float:
         """Cost of energy and tardiness."""
         return self.energy_cost + self.tardiness_cost
+
+    def in_devices(self, unit: float) -> SimulationResult:
+        """Return the result of nodes whose devices are ``unit`` devices each, such as 0.05 of a core, in devices."""
+        samples = tuple(one._replace(used_devices=one.used_devices * unit) for one in self.samples)
+        return self if unit == 1 else replace(self, device_s=self.device_s * unit, samples=samples)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except the samples as JSON-safe values."""

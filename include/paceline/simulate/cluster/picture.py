@@ -12,7 +12,7 @@ from paceline.simulate.cluster._result import SimulationResult
 _COLOURS = ("#1f6feb", "#2da44e", "#cf222e", "#9a6700", "#8250df", "#24292f", "#bf3989")
 
 
-def draw(results: Sequence[SimulationResult], devices: int, path: str | os.PathLike[str], *, title: str = "") -> Path:
+def draw(results: Sequence[SimulationResult], devices: float, path: str | os.PathLike[str], *, title: str = "") -> Path:
     """Plot waiting jobs, the share of devices in use, and finished jobs over time, one line for each policy.
 
     Parameters

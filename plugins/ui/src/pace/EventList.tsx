@@ -1,6 +1,7 @@
 import { Box, Heading, List, Text } from "@chakra-ui/react";
 
 import type { Pace, RunEvent } from "../api";
+import { unitOf } from "../format";
 import { eventText } from "./events";
 import { useTimes } from "./times";
 
@@ -25,7 +26,7 @@ export function EventList({ events, pace }: { events: RunEvent[]; pace: Pace }) 
             >
               {times.text(event.t_s)}
             </Text>
-            <Text>{eventText(event, times.text)}</Text>
+            <Text>{eventText(event, unitOf(pace), times.text)}</Text>
           </List.Item>
         ))}
       </List.Root>

@@ -1,6 +1,6 @@
 // Texts for the events of a run.
 import type { RunEvent } from "../api";
-import { formatClock } from "../format";
+import { formatClock, formatDevices, type Unit } from "../format";
 import { describeNodes } from "./nodes";
 
 /** Return the event of a machine whose times count from a moment `offsetS` seconds after that of its team. */
@@ -14,11 +14,13 @@ export function eventOfMachine(event: RunEvent, machine: string, offsetS: number
 }
 
 /** Return the text for an event, preceded by the name of its machine if the event has one. `time` formats times. */
-export function eventText(event: RunEvent, time: (t: number) => string = formatClock): string {
-  return event.machine ? `${event.machine}: ${textWithoutMachine(event, time)}` : textWithoutMachine(event, time);
+export function eventText(event: RunEvent, unit: Unit, time: (t: number) => string = formatClock): string {
+  const text = textWithoutMachine(event, unit, time);
+  return event.machine ? `${event.machine}: ${text}` : text;
 }
 
-function textWithoutMachine(event: RunEvent, time: (t: number) => string): string {
+function textWithoutMachine(event: RunEvent, unit: Unit, time: (t: number) => string): string {
+  const amount = formatDevices(event.devices ?? 0, unit);
   const by = event.by ? ` by ${event.by}` : "";
   switch (event.kind) {
     case "deadline":
@@ -32,11 +34,11 @@ function textWithoutMachine(event: RunEvent, time: (t: number) => string): strin
     case "resumed":
       return "Training resumed from its checkpoint";
     case "ceiling":
-      return event.devices == null ? "Ceiling removed" : `Ceiling set to ${event.devices}${reasonOf(event)}`;
+      return event.devices == null ? "Ceiling removed" : `Ceiling set to ${amount}${reasonOf(event)}`;
     case "preempted":
       return "Preempted: other jobs have the devices";
     case "resuming":
-      return `Resumed with an allocation of ${event.devices ?? 0}`;
+      return `Resumed with an allocation of ${amount}`;
     case "scaled":
       return `${event.why ?? "Scaled"}. Now ${describeNodes(event.nodes ?? {})}`;
     case "engine_unreachable":
@@ -44,9 +46,9 @@ function textWithoutMachine(event: RunEvent, time: (t: number) => string): strin
     case "engine_responding":
       return "The Docker engine responded again";
     case "resize_pending":
-      return `Waiting for a new allocation; it stays ${event.devices ?? 0}${reasonOf(event)}`;
+      return `Waiting for a new allocation; it stays ${amount}${reasonOf(event)}`;
     case "resized":
-      return `The allocation is now ${event.devices ?? 0}`;
+      return `The allocation is now ${amount}`;
     case "total":
       return "The amount of work changed";
     case "infeasible":

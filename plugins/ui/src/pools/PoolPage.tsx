@@ -4,7 +4,7 @@ import { Link, useNavigate, useParams, useSearchParams } from "react-router-dom"
 
 import { getPool, getPools } from "../api";
 import type { PoolView } from "../contract";
-import { formatDevices, unitOf } from "../format";
+import { formatDevices, unitOfPool } from "../format";
 import { Figure } from "../look/Figure";
 import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
@@ -98,12 +98,6 @@ export function PoolPage() {
     </Stack>
   );
 }
-
-/** The unit of the pool's devices. Only the jobs tell a share of GPUs from cores. */
-const unitOfPool = ({ arbiter, jobs }: PoolView) => {
-  const quantum = arbiter?.status?.quantum ?? jobs[0]?.job.pace.quantum ?? 0.05;
-  return unitOf({ quantum, shares_gpus: jobs.some(({ job }) => job.pace.shares_gpus) });
-};
 
 function Figures({ view }: { view: PoolView }) {
   const { arbiter, jobs, others } = view;

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Link } from "react-router-dom";
 
 import { getPools } from "../api";
-import { formatDevices, unitOf } from "../format";
+import { formatDevices, unitOfPool } from "../format";
 import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { StatusBadge } from "../look/StatusBadge";
@@ -40,8 +40,9 @@ export function Pools() {
               </Table.Row>
             </Table.Header>
             <Table.Body>
-              {pools.data.map(({ name, at, arbiter, held, training, waiting }) => {
-                const unit = unitOf({ quantum: arbiter?.status?.quantum ?? 0.05 });
+              {pools.data.map((pool) => {
+                const { name, at, arbiter, held, training, waiting } = pool;
+                const unit = unitOfPool(pool);
                 return (
                   <Table.Row key={name}>
                     <Table.Cell>

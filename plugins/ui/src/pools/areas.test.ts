@@ -26,6 +26,7 @@ function view(jobs: SharedJob[], others: Partial<PoolView["others"]> = {}): Pool
     begin: "2030-01-01T12:00:00Z",
     end: "2030-01-01T15:00:00Z",
     interval_s: 3600,
+    unit: "cores",
     slots: 8,
     queued: 0,
     arbiter: null,

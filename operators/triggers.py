@@ -74,6 +74,7 @@ class GrantTrigger(BaseTrigger):
                 is_failing = True
                 continue
             is_failing = False
+            state.succeed()
             if state.receive(found):
                 task.hurry()
             try:

@@ -9,7 +9,8 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +78,7 @@ class Live:
     def __init__(self, task: SimulatedTask, **options: Any) -> None:
         self.task, self.hurried = task, 0
         self.watched: Sequence[str] = ()
+        self.tell: Callable[[], None] = lambda: None  # passes the commands to the control
         self.before: Callable[[Mapping[str, Any]], None] = lambda write: None
         self.options = options
         task.try_number += 1
@@ -110,13 +112,20 @@ class Live:
     def watch(self, tasks: Sequence[str]) -> None:
         self.watched = tasks
 
+    @contextmanager
+    def listening(self, read: Sequence[str], receive: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+        keys = [*read, TASK_STATES] if self.watched else read
+        self.tell = lambda: receive(texts({key: self.task.store.get(key) for key in keys}))
+        yield
+        self.tell = lambda: None
+
     async def exchange(self, take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any]:
         write = values(take())
         await asyncio.sleep(0.001)
         self.before(write)
         self.task.store.update(write)
-        watched = [TASK_STATES] if self.watched else []
-        return texts({key: self.task.store.get(key) for key in (*read, *watched)})
+        self.tell()
+        return texts({key: self.task.store.get(key) for key in read})
 
 
 def values(texts: Mapping[str, str | None]) -> dict[str, Any]:
@@ -172,13 +181,12 @@ class Pause:
 def test_new_command_ends_the_wait_for_the_next_step(task: SimulatedTask) -> None:
     async def run() -> None:
         control = Live(task).new_control()
-        await control._transfer([DEADLINE])
-        await control._transfer([DEADLINE])
+        control._receive(texts({DEADLINE: None}))
+        control._receive(texts({DEADLINE: None}))
         waiting = asyncio.create_task(WAIT(control, 86_400.0))
         await asyncio.sleep(0)
         assert not control._wake.done()
-        task.store[DEADLINE] = "20m"
-        await control._transfer([DEADLINE])
+        control._receive(texts({DEADLINE: "20m"}))
         assert await asyncio.wait_for(waiting, 60.0)
         assert not control._wake.done()
         assert not await WAIT(control, 0.0), "the time of the next step"

@@ -156,8 +156,8 @@ def _is_right(secret: str, stored: object) -> bool:
 def _load_tasks(session: Session, jobs: Sequence[SteeredJob]) -> dict[_Task, Any]:
     """Return the identifier, the state and the stored hash of each job's task.
 
-    Databases find a thousand tasks by their identifiers ten times as fast as by their names. Only the tasks that have
-    got another identifier since, because they were cleared, are looked for by their names.
+    Databases find many tasks faster by their identifiers than by their names. Only the tasks that have got another
+    identifier since, because they were cleared, are looked for by their names.
     """
     ti, x = TaskInstance, XComModel
     query = select(ti.id, ti.dag_id, ti.run_id, ti.task_id, ti.map_index, ti.state, x.value.label("hash")).outerjoin(

@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent import futures
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import datetime, timezone
 from functools import cache
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -139,8 +139,9 @@ class JobControl:
                 return {"reason": "error"}
             self._state = RemoteState(stored)
             self._control = asyncio.create_task(self._run_steps())
-            while not self._control.done():
-                await self._transfer(self.reads)
+            with self._task.listening(self.reads, self._receive) if self.reads else nullcontext():
+                while not self._control.done():
+                    await self._transfer()
             await self._write_rest()
         except TakenOverError as error:
             if error.over:
@@ -272,18 +273,20 @@ class JobControl:
                 break
         return stored
 
-    async def _transfer(self, read: Sequence[str]) -> bool:
-        found = await self._exchange(self._state.take, read)
-        if found is None:
+    def _receive(self, texts: Mapping[str, str | None]) -> None:
+        if self._state.receive(texts):
+            self._end_wait()
+
+    async def _transfer(self) -> bool:
+        if await self._exchange(self._state.take, ()) is None:
             self._state.fail()
             return False
-        if self._state.receive(found):
-            self._end_wait()
+        self._state.succeed()
         return True
 
     async def _write_rest(self) -> None:
         for _ in range(_LAST_WRITES):
-            if await self._transfer(()):
+            if await self._transfer():
                 break
 
     async def _exchange(

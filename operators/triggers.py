@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _CANCELLED_WITHIN_S = 60.0
 _KILL_WITHIN_S = 25.0  # less than Airflow's `[triggerer] on_kill_timeout`
+_FULL = 2  # generation of objects at which a full garbage collection looks
+_THAW_EVERY_S = 3600.0
 _asking = Lock()
 
 
@@ -74,6 +77,7 @@ class GrantTrigger(BaseTrigger):
                 is_failing = True
                 continue
             is_failing = False
+            state.succeed()
             if state.receive(found):
                 task.hurry()
             try:
@@ -150,7 +154,7 @@ class JobTrigger(BaseTrigger):
         """Return what makes the control in the event loop. Called in a thread, because it takes a second or more."""
         module, _, name = self.control.rpartition(".")
         control = getattr(import_module(module), name)
-        _freeze_imports()
+        _shorten_collections()
         job, clock = control.job_type.read(self.job), _clock().copy()
         return lambda task: control(job, task, self.task_instance, clock, self.log)
 
@@ -178,12 +182,31 @@ async def _import(module: str) -> None:
 
 
 @cache
-def _freeze_imports() -> None:
-    """Exclude all that is imported from garbage collection, which blocks the event loop while it looks at all objects.
+def _shorten_collections() -> None:
+    """Exclude from garbage collection what is imported, and what survives a full collection.
 
-    With a thousand jobs, half of the objects are of modules.
+    A full collection blocks the event loop while it looks at all objects. Half of those of a thousand jobs are of
+    modules, and most others live as long as their jobs.
     """
     gc.freeze()
+    gc.callbacks.append(_Survivors())
+
+
+class _Survivors:
+    """Excludes the objects that survive a full garbage collection from the next ones, except for one in an hour."""
+
+    def __init__(self) -> None:
+        self._thaws_s = time.monotonic() + _THAW_EVERY_S
+
+    def __call__(self, phase: str, info: Mapping[str, int]) -> None:
+        """Receive the start or the end of a collection from Python."""
+        if info["generation"] < _FULL:
+            return
+        if phase == "stop":
+            gc.freeze()
+        elif time.monotonic() >= self._thaws_s:
+            self._thaws_s = time.monotonic() + _THAW_EVERY_S
+            gc.unfreeze()
 
 
 def _clock() -> SystemClock:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from pydantic_core import from_json
-from sqlalchemy import ColumnElement, and_, delete, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, and_, delete, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from paceline.contract import HISTORY, PACE, STEERING_XCOM, TASK_STATES, hash_secret
@@ -110,14 +110,14 @@ def steer(batch: Annotated[SteeredJobs, Depends(_parse)], session: SessionDep) -
 
     The answers are in the order of the jobs. A new key is stored only beside other keys of its job.
     """
-    tasks = _load_tasks(session, {job.task for job in batch.jobs})
+    tasks = _load_tasks(session, batch.jobs)
     rights = [_check(job, tasks.get(job.task)) for job in batch.jobs]
     for job, right in zip(batch.jobs, rights, strict=True):
         if right.over:
             job.write = {key: value for key, value in job.write.items() if value is None or key in (PACE, HISTORY)}
-    _write(session, [job for job, right in zip(batch.jobs, rights, strict=True) if right.writes])
+    _write(session, [job for job, right in zip(batch.jobs, rights, strict=True) if right.writes], tasks)
     steered = [job for job, right in zip(batch.jobs, rights, strict=True) if right.steers]
-    found = _read(session, steered) | _read_states(session, steered)
+    found = _read(session, steered, tasks) | _read_states(session, steered)
     return [
         JobAnswer(
             values={key: found.get((job.task, key)) for key in job.keys} if right.steers else None, over=right.over
@@ -153,25 +153,37 @@ def _is_right(secret: str, stored: object) -> bool:
     )
 
 
-def _load_tasks(session: Session, tasks: set[_Task]) -> dict[_Task, Any]:
-    """Return the identifier, the state and the stored hash of each task."""
+def _load_tasks(session: Session, jobs: Sequence[SteeredJob]) -> dict[_Task, Any]:
+    """Return the identifier, the state and the stored hash of each job's task.
+
+    Databases find many tasks faster by their identifiers than by their names. Only the tasks that have got another
+    identifier since, because they were cleared, are looked for by their names.
+    """
     ti, x = TaskInstance, XComModel
-    rows = session.execute(
-        select(ti.id, ti.dag_id, ti.run_id, ti.task_id, ti.map_index, ti.state, x.value.label("hash"))
-        .outerjoin(x, and_(same_task(x), x.key == STEERING_XCOM))
-        .where(_is_of(ti, tasks))
+    query = select(ti.id, ti.dag_id, ti.run_id, ti.task_id, ti.map_index, ti.state, x.value.label("hash")).outerjoin(
+        x, and_(same_task(x), x.key == STEERING_XCOM)
     )
-    return {_task(row): row for row in rows}
+    tasks = {_task(row): row for row in session.execute(query.where(ti.id.in_({job.task_instance_id for job in jobs})))}
+    others = {job.task for job in jobs} - tasks.keys()
+    if others:
+        tasks |= {_task(row): row for row in session.execute(query.where(_is_of(ti, others)))}
+    return tasks
 
 
-def _write(session: Session, jobs: Sequence[SteeredJob]) -> None:
+def _select_stored(jobs: Sequence[SteeredJob], tasks: Mapping[_Task, Any], *columns: Any) -> Select[Any]:
+    """Return the query for ``columns`` of the jobs' live states, which are stored at the jobs' tasks."""
+    ids = {tasks[job.task].id for job in jobs}
+    return select(*columns).join_from(TaskInstance, Stored, same_task()).where(TaskInstance.id.in_(ids))
+
+
+def _write(session: Session, jobs: Sequence[SteeredJob], tasks: Mapping[_Task, Any]) -> None:
     now = datetime.now(timezone.utc)
     values = {(job.task, key): value for job in jobs for key, value in job.write.items()}
     if not values:
         return
     s = Stored
     columns = (s.id, s.dag_run_id, s.dag_id, s.run_id, s.task_id, s.map_index, s.key, s.expires_at)
-    rows = session.execute(select(*columns).where(_is_of(s, {task for task, _ in values}))).all()
+    rows = session.execute(_select_stored([job for job in jobs if job.write], tasks, *columns)).all()
     ids = {(_task(row), row.key): row.id for row in rows}
     beside = {_task(row): row for row in rows}
     removed = {place for place, value in values.items() if value is None}
@@ -190,17 +202,14 @@ def _write(session: Session, jobs: Sequence[SteeredJob]) -> None:
         session.execute(insert(Stored), added)
 
 
-def _read(session: Session, jobs: Sequence[SteeredJob]) -> dict[tuple[_Task, str], str]:
-    tasks: dict[frozenset[str], set[_Task]] = defaultdict(set)
+def _read(session: Session, jobs: Sequence[SteeredJob], tasks: Mapping[_Task, Any]) -> dict[tuple[_Task, str], str]:
+    of_keys: dict[frozenset[str], list[SteeredJob]] = defaultdict(list)
     found, s = {}, Stored
     for job in jobs:
-        tasks[frozenset(job.read)].add(job.task)  # a job that begins reads its history, the others a few words
-    for keys in filter(None, tasks):
-        rows = session.execute(
-            select(s.dag_id, s.run_id, s.task_id, s.map_index, s.key, s.value).where(
-                _is_of(s, tasks[keys]), s.key.in_(keys)
-            )
-        )
+        of_keys[frozenset(job.read)].append(job)  # a job that begins reads its history, the others a few words
+    for keys in filter(None, of_keys):
+        columns = (s.dag_id, s.run_id, s.task_id, s.map_index, s.key, s.value)
+        rows = session.execute(_select_stored(of_keys[keys], tasks, *columns).where(s.key.in_(keys)))
         found.update({(_task(row), row.key): row.value for row in rows})
     return found
 

@@ -1,7 +1,9 @@
 """Exchanges the live states of all jobs that a triggerer steers with Airflow's API server, about once a second.
 
 A trigger cannot reach its task's state store, and what it can say to Airflow passes one process, at about ten
-milliseconds a message. So the jobs share requests to the route of ``paceline.plugins.web.steering``.
+milliseconds a message. So the jobs share requests to the route of ``paceline.plugins.web.steering``. The server takes
+long to store the samples of many jobs. Therefore one request asks for the commands to all jobs, and does not wait for
+the requests with samples.
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from weakref import WeakKeyDictionary
@@ -28,6 +30,7 @@ _EVERY_S = 1.0
 _SOON_S = 0.1
 _TIMEOUT_S = 10.0
 _MOST_JOBS = 100  # in a request
+_MOST_QUESTIONS = 1_000  # in a request that only reads
 _AT_ONCE = 20  # jobs that get an error in one pass of the event loop: each logs it, and asks again
 _Texts = dict[str, "str | None"]
 _Waiting = dict["asyncio.Future[_Texts]", Callable[[], bytes]]  # answers, and what makes the jobs' messages
@@ -75,6 +78,8 @@ class Steering:
         self._urgent: _Waiting = {}
         self._hurried = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
+        self._listeners: dict[bytes, Callable[[_Texts], None]] = {}  # by their messages
+        self._asking: asyncio.Task[None] | None = None
 
     @classmethod
     def of_this_loop(cls) -> Steering:
@@ -103,6 +108,40 @@ class Steering:
             self._urgent[answer] = make
             self._hurried.set()
         return answer in self._urgent
+
+    @contextmanager
+    def listening(self, message: bytes, receive: Callable[[dict[str, str | None]], None]) -> Iterator[None]:
+        """Send ``message``, which only reads, about once a second during the block; pass the texts to ``receive``.
+
+        The next question follows the answer, so that no job receives older texts after newer ones. A question that
+        fails or is refused has no effect, because the message of ``send`` meets the same error.
+        """
+        self._listeners[message] = receive
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_all())
+        try:
+            yield
+        finally:
+            del self._listeners[message]
+
+    async def _ask_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._listeners:
+            with suppress(Exception):
+                async with await asyncio.to_thread(self._new_client) as client:
+                    while self._listeners:
+                        next_s = loop.time() + self._every_s
+                        await self._ask(client)
+                        await asyncio.sleep(next_s - loop.time())
+            await asyncio.sleep(self._every_s)
+
+    async def _ask(self, client: httpx.AsyncClient) -> None:
+        messages = list(self._listeners)
+        for start in range(0, len(messages), _MOST_QUESTIONS):
+            batch = messages[start : start + _MOST_QUESTIONS]
+            for message, (texts, _) in zip(batch, await self._post(client, batch), strict=True):
+                if texts is not None and message in self._listeners:
+                    self._listeners[message](texts)
 
     async def _send_all(self) -> None:
         while self._waiting or self._urgent:
@@ -147,14 +186,17 @@ class Steering:
 
         messages, answers = await self._make_messages(batch)
         try:
-            body = b'{"jobs":[' + b",".join(messages) + b"]}"
-            response = await client.post(self._url, content=body, headers={"Content-Type": "application/json"})
-            response.raise_for_status()
-            _distribute([(answer["values"], answer["over"]) for answer in from_json(response.content)], answers)
+            _distribute(await self._post(client, messages), answers)
         except httpx.TransportError as error:  # each of the other requests would take as long to fail
             await self._fail([*answers, *self._take_all()], error)
         except Exception as error:
             await self._fail(answers, error)
+
+    async def _post(self, client: httpx.AsyncClient, messages: Sequence[bytes]) -> list[tuple[_Texts | None, bool]]:
+        body = b'{"jobs":[' + b",".join(messages) + b"]}"
+        response = await client.post(self._url, content=body, headers={"Content-Type": "application/json"})
+        response.raise_for_status()
+        return [(answer["values"], answer["over"]) for answer in from_json(response.content)]
 
     def _take_all(self) -> _Waiting:
         return _take(self._urgent, len(self._urgent)) | _take(self._waiting, len(self._waiting))
@@ -208,7 +250,7 @@ class SteeredTask:
 
     def __init__(self, task: TaskKey, secret: str) -> None:
         self._head = to_json({**_place(task), "task_instance_id": str(task.id), "secret": secret})[:-1]
-        self._tail = b"}"
+        self._tasks: Sequence[str] = ()
         self._answer: asyncio.Future[_Texts] | None = None
         self._is_urgent = False
 
@@ -243,8 +285,18 @@ class SteeredTask:
         return await answer
 
     def watch(self, tasks: Sequence[str]) -> None:
-        """Read also the states of these tasks of the run, as ``TASK_STATES`` of each answer."""
-        self._tail = b',"tasks":' + to_json(tasks) + b"}"
+        """Receive also the states of these tasks of the run, as ``TASK_STATES``, while ``listening``."""
+        self._tasks = tasks
+
+    @contextmanager
+    def listening(self, read: Sequence[str], receive: Callable[[dict[str, str | None]], None]) -> Iterator[None]:
+        """Pass the values of keys to ``receive`` about once a second during the block, as JSON texts.
+
+        They do not wait for values that this or another job writes.
+        """
+        message = self._head + b',"read":' + to_json(read) + b',"tasks":' + to_json(self._tasks) + b"}"
+        with Steering.of_this_loop().listening(message, receive):
+            yield
 
     def hurry(self) -> None:
         """Send this exchange, or the next one if it is being sent, without waiting for the turn of the job."""
@@ -253,7 +305,7 @@ class SteeredTask:
 
     def _message(self, write: Mapping[str, str | None], read: Sequence[str]) -> bytes:
         # Each value is the text that the server stores, so that neither process builds it again.
-        return self._head + b',"write":' + to_json(write) + b',"read":' + to_json(read) + self._tail
+        return self._head + b',"write":' + to_json(write) + b',"read":' + to_json(read) + b"}"
 
 
 def api_server_url() -> str:

@@ -105,10 +105,12 @@ class LiveValues:
             self._writing, self._outgoing = self._outgoing, {}
             return dict(self._writing)
 
-    def succeed(self, read: Mapping[str, Any]) -> None:
-        """Note that the taken values are written, and the values that were read."""
+    def succeed(self, read: Mapping[str, Any] | None = None) -> None:
+        """Note that the taken values are written, and the values that were read with them."""
         with self._lock:
-            self._writing, self._incoming, self.failing = {}, dict(read), False
+            self._writing, self.failing = {}, False
+            if read is not None:
+                self._incoming = dict(read)
 
     def fail(self) -> None:
         """Note that the taken values have to be written again."""
@@ -137,21 +139,28 @@ class RemoteState(LiveValues):
     >>> state.set("container", "a")
     >>> state.get("deadline"), state.get("container"), state.take()
     ('20m', 'a', {'container': '"a"'})
+    >>> [state.receive({"deadline": text}) for text in ('"20m"', '"20m"', '"30m"')], state.newest()
+    ([False, False, True], {'deadline': '30m'})
     """
 
     def __init__(self, stored: Mapping[str, str | None]) -> None:
         super().__init__()
         self._stored = dict(stored)
+        self._read: Mapping[str, str | None] | None = None
 
     def post(self, values: Mapping[str, Any]) -> None:
         """Write ``values`` soon, as texts; ``None`` deletes a key."""
         super().post({key: _text(value) for key, value in values.items()})
 
     def receive(self, read: Mapping[str, str | None]) -> bool:
-        """Note that the taken values are written, and the texts that were read; return whether one has changed."""
-        before = self.newest()
-        self.succeed({key: _value(text) for key, text in read.items()})
-        return before not in ({}, self.newest())
+        """Note the texts that were read; return whether one has changed since the last time."""
+        before, self._read = self._read, read
+        if read == before:
+            return False
+        values = {key: _value(text) for key, text in read.items()}
+        with self._lock:
+            self._incoming = values
+        return before is not None
 
     def get(self, key: str) -> Any:
         """Return the value of a key; ``None`` if the key is missing."""

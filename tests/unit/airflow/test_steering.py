@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread, current_thread, main_thread
+from threading import Event, Thread, current_thread, main_thread
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
 
 from paceline.airflow import steering
 from paceline.airflow.steering import SteeredTask, Steering, SteeringError, TakenOverError, api_server_url
+
+T = TypeVar("T")
 
 
 class Server(ThreadingHTTPServer):
@@ -25,6 +28,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.requests: list[list[dict[str, Any]]] = []
         self.failures: list[tuple[int, bytes]] = []
+        self.hold: Callable[[list[dict[str, Any]]], None] = lambda jobs: None  # returns when the jobs may be answered
 
     @property
     def url(self) -> str:
@@ -38,8 +42,9 @@ class Handler(BaseHTTPRequestHandler):
         assert self.path == "/base/paceline/api/steering"
         jobs = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["jobs"]
         self.server.requests.append(jobs)
+        self.server.hold(jobs)
         refused = {"old": {"values": None, "over": False}, "ended": {"values": None, "over": True}}
-        answers = [refused.get(job["secret"], {"values": job["write"], "over": False}) for job in jobs]
+        answers = [refused.get(job["secret"], {"values": job.get("write", {}), "over": False}) for job in jobs]
         status, body = (200, json.dumps(answers).encode())
         if self.server.failures:
             status, body = self.server.failures.pop(0)
@@ -220,7 +225,7 @@ def test_exchange_that_is_on_its_way_makes_the_next_one_urgent(server: Server, m
         loop = asyncio.get_running_loop()
         one = Steering(server.url, every_s=86_400.0)
         monkeypatch.setitem(Steering._of_loop, loop, one)
-        task = SteeredTask(SimpleNamespace(id=uuid4(), dag_id="d", run_id="r", task_id="t", map_index=None), "a")
+        task = SteeredTask(a_task(), "a")
 
         def take() -> dict[str, str | None]:
             loop.call_soon(task.hurry)
@@ -268,3 +273,131 @@ def test_certificates_are_loaded_in_a_thread(server: Server, monkeypatch: pytest
     assert send(server, ("a", 1)) == [{"n": 1}]
     assert threads
     assert main_thread() not in threads
+
+
+def question(secret: str) -> bytes:
+    return json.dumps({"secret": secret, "read": ["n"]}).encode()
+
+
+async def soon(waits: Awaitable[T]) -> T:
+    return await asyncio.wait_for(waits, 60.0)
+
+
+def is_question(jobs: list[dict[str, Any]]) -> bool:
+    return "read" in jobs[0]
+
+
+def test_commands_do_not_wait_for_a_request_with_samples(server: Server) -> None:
+    stored = Event()
+    server.hold = lambda jobs: None if is_question(jobs) else wait_for(stored)
+
+    async def exchange() -> None:
+        steering, texts = Steering(server.url, every_s=0.01), asyncio.Queue[Any]()
+        sample = steering.send(message("a"))
+        with steering.listening(question("a"), texts.put_nowait):
+            for _ in range(3):
+                assert await soon(texts.get()) == {}
+        assert not sample.done()
+        stored.set()
+        assert await soon(sample) == {"n": 1}
+
+    asyncio.run(exchange())
+
+
+def test_samples_do_not_wait_for_a_question(server: Server) -> None:
+    answered, begun = Event(), asyncio.Event()
+
+    async def exchange() -> None:
+        steering, texts = Steering(server.url, every_s=0.01), asyncio.Queue[Any]()
+        loop = asyncio.get_running_loop()
+
+        def hold(jobs: list[dict[str, Any]]) -> None:
+            if is_question(jobs):
+                loop.call_soon_threadsafe(begun.set)
+                wait_for(answered)
+
+        server.hold = hold
+        with steering.listening(question("a"), texts.put_nowait):
+            await soon(begun.wait())
+            for number in range(3):
+                assert await soon(steering.send(message("a", number))) == {"n": number}
+            assert texts.empty()
+            assert sum(map(is_question, server.requests)) == 1, "the next question follows the answer"
+            answered.set()
+            assert await soon(texts.get()) == {}
+
+    asyncio.run(exchange())
+
+
+def test_jobs_that_listen_share_questions(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steering, "_MOST_QUESTIONS", 2)
+
+    async def listen() -> None:
+        steering, texts = Steering(server.url, every_s=0.01), [asyncio.Queue[Any]() for _ in range(3)]
+        with ExitStack() as listening:
+            for number, queue in enumerate(texts):
+                listening.enter_context(steering.listening(question(str(number)), queue.put_nowait))
+            for queue in texts:
+                assert await soon(queue.get()) == {}
+
+    asyncio.run(listen())
+    assert [[job["secret"] for job in request] for request in server.requests[:2]] == [["0", "1"], ["2"]]
+
+
+@pytest.mark.parametrize("failure", [(500, b"{}"), (200, b"no JSON"), (200, b"[]")])
+def test_refused_or_failed_question_has_no_effect(server: Server, failure: tuple[int, bytes]) -> None:
+    server.failures.append(failure)
+
+    async def listen() -> None:
+        steering, refused, texts = Steering(server.url, every_s=0.01), asyncio.Queue[Any](), asyncio.Queue[Any]()
+        with steering.listening(question("old"), refused.put_nowait):
+            with steering.listening(question("a"), texts.put_nowait):
+                assert await soon(texts.get()) == {}
+            assert refused.empty()
+
+    asyncio.run(listen())
+
+
+def test_answer_after_the_end_of_the_block_has_no_effect(server: Server) -> None:
+    answered, begun = Event(), asyncio.Event()
+
+    async def listen() -> None:
+        steering, ended, texts = Steering(server.url, every_s=0.01), asyncio.Queue[Any](), asyncio.Queue[Any]()
+        loop = asyncio.get_running_loop()
+
+        def hold(jobs: list[dict[str, Any]]) -> None:
+            loop.call_soon_threadsafe(begun.set)
+            wait_for(answered)
+
+        server.hold = hold
+        with steering.listening(question("b"), texts.put_nowait):
+            with steering.listening(question("a"), ended.put_nowait):
+                await soon(begun.wait())
+            answered.set()
+            assert await soon(texts.get()) == {}
+            assert ended.empty()
+        assert len(server.requests[0]) == 2
+
+    asyncio.run(listen())
+
+
+def test_question_of_a_task_names_its_keys_and_the_other_tasks(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def listen() -> None:
+        monkeypatch.setitem(Steering._of_loop, asyncio.get_running_loop(), Steering(server.url, every_s=0.01))
+        task, texts = SteeredTask(a_task(), "a"), asyncio.Queue[Any]()
+        task.watch(["server"])
+        with task.listening(["deadline"], texts.put_nowait):
+            assert await soon(texts.get()) == {}
+
+    asyncio.run(listen())
+    (job,) = server.requests[0]
+    assert (job["task_id"], job["map_index"], job["secret"]) == ("t", -1, "a")
+    assert (job["read"], job["tasks"], job.get("write")) == (["deadline"], ["server"], None)
+
+
+def wait_for(event: Event) -> None:
+    assert event.wait(60.0)
+
+
+def a_task() -> Any:
+    return SimpleNamespace(id=uuid4(), dag_id="d", run_id="r", task_id="t", map_index=None)

@@ -6,10 +6,13 @@ The job and its engine are simulated; the live state is a dictionary behind the 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +80,7 @@ class Live:
     def __init__(self, task: SimulatedTask, **options: Any) -> None:
         self.task, self.hurried = task, 0
         self.watched: Sequence[str] = ()
+        self.tell: Callable[[], None] = lambda: None  # passes the commands to the control
         self.before: Callable[[Mapping[str, Any]], None] = lambda write: None
         self.options = options
         task.try_number += 1
@@ -110,13 +114,20 @@ class Live:
     def watch(self, tasks: Sequence[str]) -> None:
         self.watched = tasks
 
+    @contextmanager
+    def listening(self, read: Sequence[str], receive: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+        keys = [*read, TASK_STATES] if self.watched else read
+        self.tell = lambda: receive(texts({key: self.task.store.get(key) for key in keys}))
+        yield
+        self.tell = lambda: None
+
     async def exchange(self, take: Callable[[], Mapping[str, Any]], read: Sequence[str]) -> dict[str, Any]:
         write = values(take())
         await asyncio.sleep(0.001)
         self.before(write)
         self.task.store.update(write)
-        watched = [TASK_STATES] if self.watched else []
-        return texts({key: self.task.store.get(key) for key in (*read, *watched)})
+        self.tell()
+        return texts({key: self.task.store.get(key) for key in read})
 
 
 def values(texts: Mapping[str, str | None]) -> dict[str, Any]:
@@ -130,10 +141,10 @@ def texts(values: Mapping[str, Any]) -> dict[str, str | None]:
 @pytest.fixture(autouse=True)
 def without_a_late_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triggers, "REPORTED_WITHIN_S", 0.0)
-    monkeypatch.setattr(triggers, "_freeze_imports", lambda: None)
+    monkeypatch.setattr(triggers, "_shorten_collections", lambda: None)
 
 
-FREEZE_IMPORTS = triggers._freeze_imports
+SHORTEN_COLLECTIONS = triggers._shorten_collections
 WAIT = JobControl._wait
 
 
@@ -172,13 +183,12 @@ class Pause:
 def test_new_command_ends_the_wait_for_the_next_step(task: SimulatedTask) -> None:
     async def run() -> None:
         control = Live(task).new_control()
-        await control._transfer([DEADLINE])
-        await control._transfer([DEADLINE])
+        control._receive(texts({DEADLINE: None}))
+        control._receive(texts({DEADLINE: None}))
         waiting = asyncio.create_task(WAIT(control, 86_400.0))
         await asyncio.sleep(0)
         assert not control._wake.done()
-        task.store[DEADLINE] = "20m"
-        await control._transfer([DEADLINE])
+        control._receive(texts({DEADLINE: "20m"}))
         assert await asyncio.wait_for(waiting, 60.0)
         assert not control._wake.done()
         assert not await WAIT(control, 0.0), "the time of the next step"
@@ -604,13 +614,52 @@ def test_trigger_that_fails_calls_a_worker_process(monkeypatch: pytest.MonkeyPat
     assert asyncio.run(first_event()).payload == {"reason": "error"}
 
 
-def test_modules_are_excluded_from_garbage_collection_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_garbage_collection_is_shortened_once(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[int] = []
     monkeypatch.setattr(triggers.gc, "freeze", lambda: frozen.append(1))
-    monkeypatch.setattr(triggers, "_freeze_imports", FREEZE_IMPORTS)
+    monkeypatch.setattr(triggers.gc, "callbacks", [])
+    monkeypatch.setattr(triggers, "_shorten_collections", SHORTEN_COLLECTIONS)
     monkeypatch.setattr(triggers, "_clock", SystemClock)
-    FREEZE_IMPORTS.cache_clear()
+    SHORTEN_COLLECTIONS.cache_clear()
     for _ in range(2):
         TrainingTrigger(JOB.to_json())._load()
-    assert len(frozen) == 1
-    FREEZE_IMPORTS.cache_clear()
+    assert len(frozen) == len(gc.callbacks) == 1
+    SHORTEN_COLLECTIONS.cache_clear()
+
+
+class Cycle:
+    """An object that only a garbage collection frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_full_garbage_collection_looks_once_an_hour_at_the_survivors_of_earlier_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hours = iter([0.0, 1.0, 2.0, 3600.0, 3601.0, 3602.0])
+    monkeypatch.setattr(triggers, "time", SimpleNamespace(monotonic=lambda: next(hours)))
+    survivors = triggers._Survivors()
+    gc.disable()  # only the collections of this test
+    gc.callbacks.append(survivors)
+    try:
+        job, garbage = Cycle(), Cycle()
+        freed = weakref.ref(garbage)
+        gc.collect()
+        assert not any(one is job for one in gc.get_objects()), "it is excluded"
+        del garbage
+        gc.collect()
+        assert freed() is not None
+        gc.collect()
+        assert freed() is None
+        assert job.itself is job
+    finally:
+        gc.callbacks.remove(survivors)
+        gc.unfreeze()
+        gc.enable()
+
+
+def test_short_garbage_collection_excludes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triggers.gc, "freeze", lambda: pytest.fail("it has not looked at all objects"))
+    for phase in ("start", "stop"):
+        triggers._Survivors()(phase, {"generation": 1})

@@ -163,6 +163,14 @@ def test_process_of_an_earlier_try_writes_only_until_the_next_one_runs(
     assert stored(database, "a") == ({} if state in (None, TaskInstanceState.QUEUED) else before)
 
 
+def test_identifier_of_another_task_is_that_of_no_try(database: Database) -> None:
+    before = stored(database, "a"), stored(database, "b")
+    jobs = [a_job(database, "a", task_instance_id=instance_id(database, "b"), write={PACE: 1}, read=[PACE])]
+    jobs.append(a_job(database, "b", read=["deadline"]))
+    assert send(database, *jobs) == [True, {"deadline": None}]
+    assert (stored(database, "a"), stored(database, "b")) == before
+
+
 def test_process_of_a_task_that_is_over_only_deletes_and_stores_its_last_sample(database: Database) -> None:
     assert send(database, a_job(database, "a", write={CEILING: 1})) == [{}]
     set_state(database, "a", TaskInstanceState.FAILED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.errors import PacelineError, RuntimeUnavailableError
 from paceline.runtime.docker_errors import engine_call
@@ -31,7 +31,7 @@ def engine_saw_kill(client: APIClient, container: str, started_s: float, finishe
 
     The status of the container lacks this if the kernel's message arrived after the end of the container.
     """
-    when = {"since": f"{started_s:.9f}", "until": f"{finished_s + _LATE_S:.9f}"}
+    when: dict[str, Any] = {"since": f"{started_s:.9f}", "until": f"{finished_s + _LATE_S:.9f}"}
     try:
         with engine_call("read the container's events"):
             return any(client.events(**when, filters={"container": container, "event": "oom"}, decode=True))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
-    from websocket import WebSocket
 
 SILENCE_S = 20  # without an acknowledgement: the kernel then ends the connection
 _PROBE_S = 5
@@ -66,13 +65,13 @@ def open_command(client: ApiClient, namespace: str, pod: str, container: str, co
     """
     from kubernetes.client import ApiClient, CoreV1Api
 
-    class Opener(ApiClient):
-        """Opens a connection instead of sending the request, whose address and credentials the client has prepared."""
+    def request(method: str, url: str, *, query_params: Any, headers: Any, **_: Any) -> Channels:
+        return Channels(_open(client.configuration, url, query_params, headers))
 
-        def request(self, method: str, url: str, *, query_params: Any, headers: Any, **_: Any) -> Channels:
-            return Channels(_open(self.configuration, url, query_params, headers))
-
-    channels: Channels = CoreV1Api(Opener(client.configuration)).connect_get_namespaced_pod_exec(
+    # It opens a connection instead of sending the request, whose address and credentials the client has prepared.
+    opener = ApiClient(client.configuration)
+    opener.request = request
+    channels: Channels = CoreV1Api(opener).connect_get_namespaced_pod_exec(
         pod,
         namespace,
         container=container,
@@ -88,12 +87,12 @@ class Channels:
     Parameters
     ----------
     connection:
-        The connection, on which the command has started.
+        The connection (``websocket.WebSocket``) on which the command has started.
     """
 
     STDIN, STDOUT, STDERR, END = range(4)
 
-    def __init__(self, connection: WebSocket) -> None:
+    def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.is_open = True
         self._received: dict[int, bytearray] = {}
@@ -134,11 +133,11 @@ class Channels:
         if pending is not None and pending():
             return True
         poll = select.poll()
-        poll.register(self.connection.sock, select.POLLIN)
+        poll.register(self.connection.fileno(), select.POLLIN)
         return bool(poll.poll(1000 * timeout_s))
 
 
-def _open(configuration: Any, url: str, query: Any, headers: dict[str, str]) -> WebSocket:
+def _open(configuration: Any, url: str, query: Any, headers: dict[str, str]) -> Any:
     """Return a connection for the channels of a command, with the client's certificates, credentials and proxy."""
     from kubernetes.client import ApiException
     from kubernetes.stream.ws_client import get_websocket_url, websocket_proxycare
@@ -151,7 +150,7 @@ def _open(configuration: Any, url: str, query: Any, headers: dict[str, str]) -> 
     }
     if configuration.proxy or configuration.proxy_headers:
         options = websocket_proxycare(options, configuration, url, headers)
-    connection = WebSocket(sslopt=_tls(configuration), sockopt=socket_options(), skip_utf8_validation=True)
+    connection: Any = WebSocket(sslopt=_tls(configuration), sockopt=socket_options(), skip_utf8_validation=True)
     try:
         with _connection_errors():
             connection.connect(get_websocket_url(url, query), **options)

@@ -37,9 +37,11 @@ def triggerer_killed_at_the_end(round_: Round) -> None:
 def two_triggerers(round_: Round) -> None:
     """A second triggerer starts; then the first is killed or ended, and the second takes its jobs."""
     round_.start_until(round_.draw.uniform(0.0, 0.5))
-    airflow = round_.airflow
+    airflow, before = round_.airflow, _triggerers(round_)
     airflow.start_component("second", ("triggerer", "--skip-serve-logs"))
+    until(lambda: _triggerers(round_) - before, "the second triggerer does not start")
     time.sleep(round_.draw.uniform(0.0, 30.0))
+    round_.note_forecasts()
     first = airflow.processes.pop("triggerer")
     airflow.processes["triggerer"] = airflow.processes.pop("second")
     if round_.draw.choice((True, False)):
@@ -116,6 +118,12 @@ def dag_gone(round_: Round) -> None:
     until(lambda: round_.airflow.api("GET", f"/dags/{DAG}")["is_stale"], "the DAG does not become stale")
     time.sleep(round_.draw.uniform(0.0, 30.0))
     round_.place.write_dag()
+
+
+def _triggerers(round_: Round) -> set[int]:
+    """Return the ids of the triggerers that run, as Airflow knows them."""
+    jobs = round_.airflow.api("GET", "/jobs", job_type="TriggererJob", is_alive=True)["jobs"]
+    return {job["id"] for job in jobs}
 
 
 def _kill_triggerer(round_: Round, earliest: float, latest: float) -> None:

@@ -120,6 +120,10 @@ class Round:
         self.start()
         self.details = f"{100 * share:.0f} % of the first deadline"
         until(lambda: self._elapsed_s() >= share * DEADLINES_S["short"], "the time does not pass")
+        self.note_forecasts()
+
+    def note_forecasts(self) -> None:
+        """Note whether each job is on time now, when the fault comes."""
         for job in self.jobs.values():
             job.was_on_time = _is_on_time(self.stored(job, PACE))
 

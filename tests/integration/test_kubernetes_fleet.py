@@ -244,11 +244,18 @@ def test_fleet_trains_on_nodes_of_two_clusters(
         run_id = airflow.run_dag(dag)
         tasks = {name: TrainingTask(airflow, dag, run_id, f"train.{name}") for name in (*PLAN["workers"], "result")}
 
-        def server_address() -> str | None:
-            pods = core.list_namespaced_pod(namespace, label_selector=selector).items
-            return next((pod.status.pod_ip for pod in pods if pod.status.pod_ip), None)
+        def lead_relay(*, earlier: str = "") -> Any:
+            """Lead the relay to the pod that the guide's Service selects, unless it has this uid; return the pod."""
 
-        run_in_pod(relay_namespace, "relay", f"echo {until(server_address, 'the parameter server')} >/tmp/target")
+            def find() -> Any:
+                pods = core.list_namespaced_pod(namespace, label_selector=selector).items
+                return next((pod for pod in pods if pod.status.pod_ip and pod.metadata.uid != earlier), None)
+
+            pod = until(find, "the parameter server")
+            run_in_pod(relay_namespace, "relay", f"echo {pod.status.pod_ip} >/tmp/target")
+            return pod
+
+        server = lead_relay()
         places = {"gate-1": namespace, "gate-2": second_namespace}
         for name, place in places.items():
             tasks[name].wait_until(lambda pace: pace["progress_pct"] > 0)
@@ -264,6 +271,17 @@ def test_fleet_trains_on_nodes_of_two_clusters(
             if rule.ports
         ]
         assert open_ports == [port["port"]]
+
+        # The pod of the parameter server is lost, and its retry starts another: the workers train on in their pods.
+        lead = TrainingTask(airflow, dag, run_id, "train.parameter_server")
+        until(lambda: "Checkpoints are copied to" in lead.log(), "a copy of the checkpoint")
+        containers = {name: tasks[name].container for name in places}
+        done = {name: tasks[name].stored_value("pace")["progress_pct"] for name in places}
+        core.delete_namespaced_pod(server.metadata.name, namespace, grace_period_seconds=0)
+        lead_relay(earlier=server.metadata.uid)
+        for name, reached in done.items():
+            tasks[name].wait_until(lambda pace, reached=reached: pace["progress_pct"] > reached + 1)
+        assert {name: tasks[name].container for name in places} == containers
         for name, place in places.items():
             run_in_pod(place, tasks[name].container.split("/")[2], "touch /paceline/work/go")
         end = airflow.wait(dag, run_id, LONG_S)

@@ -120,7 +120,7 @@ class RunningJobs:
         self, harness: RuntimeHarness
     ) -> None:
         # The job itself ends with another code, as after an error of its own.
-        greedy = "kept = [bytearray(b'x') * 2_000_000 for _ in range(100)]"
+        greedy = "import signal\nkept = [bytearray(b'x') * 2_000_000 for _ in range(100)]\nsignal.pause()"
         code = f"import subprocess, sys\nsys.exit(3 if subprocess.call([sys.executable, '-c', {greedy!r}]) else 0)"
         job = harness.runtime.start(harness.spec(code, memory_bytes=100 * MIB))
         read_to_end(job)

@@ -124,16 +124,19 @@ def write_jobs(jobs: Iterable[PastJob], file: Path) -> None:
 def has_past_jobs(file: Path) -> bool:
     """Return whether a CSV file has the columns of past jobs, and not those of a published trace."""
     with file.open(newline="", encoding="utf-8", errors="replace") as stream:
-        return "work_s" in next(csv.reader(stream), [])
+        return "work_s" in stream.readline().strip().split(",")
 
 
 def read_jobs(file: Path) -> list[PastJob]:
     """Read jobs in order of arrival. Raise InvalidInputError for a missing column, or a cell that is not accepted."""
-    with file.open(newline="", encoding="utf-8") as stream:
-        rows = csv.DictReader(stream)
-        if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
-            raise InvalidInputError(f"{file.name}, columns", rows.fieldnames, f"also {', '.join(missing)}")
-        jobs = list(_read_rows(file, rows))
+    try:
+        with file.open(newline="", encoding="utf-8") as stream:
+            rows = csv.DictReader(stream)
+            if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
+                raise InvalidInputError(f"{file.name}, columns", rows.fieldnames, f"also {', '.join(missing)}")
+            jobs = list(_read_rows(file, rows))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInputError("TRACE", str(file), f"a readable CSV file ({error})") from None
     if not jobs:
         raise InvalidInputError("TRACE", str(file), "at least one job")
     return from_first_arrival(jobs)

@@ -1,0 +1,54 @@
+"""The CSV file of past trainings is read as it was written, and an invalid cell is named."""
+
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import InvalidInputError
+from paceline.simulate.past import PastJob, has_past_jobs, read_jobs, write_jobs
+
+FIRST = PastJob("a", 10.0, 610.0, 400.0, 1.0, 20.0, 1.5, 0.1, 2.0, 0.05, 1)
+SECOND = PastJob("b", 0.0, None, 100.0, 0.9, 0.0, None, 1.0, 4.0, 1.0, 7)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    write_jobs([FIRST, SECOND], tmp_path / "jobs.csv")
+    return tmp_path / "jobs.csv"
+
+
+def test_jobs_are_read_as_written_in_order_of_arrival(file: Path) -> None:
+    assert has_past_jobs(file)
+    assert read_jobs(file) == [SECOND, FIRST]
+
+
+def test_job_is_as_fast_as_in_its_training_and_not_faster_on_more_than_it_can_use() -> None:
+    speeds = FIRST.to_arrival(pool=4, unit=0.05).speeds["device"]
+    assert (speeds.counts[0], speeds.counts[-1]) == (2, 40)
+    assert [420 / speeds.at(count) for count in (20, 40)] == pytest.approx([420, 400 / 1.5 + 20])
+    assert FIRST.to_arrival(pool=1, unit=0.05).speeds["device"].counts[-1] == 20, "not more than the pool has"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("a,10.0", "b,10.0", "jobs.csv line 3, name: got 'b', expected a unique name"),
+        ("400.0", "much", "line 2, work_s: got 'much', expected a number above 0"),
+        ("400.0", "0", "line 2, work_s: got '0', expected a number above 0"),
+        ("610.0", "soon", "line 2, deadline_s: got 'soon', expected a number, or nothing"),
+        ("20.0", "-1", "line 2, fixed_s: got '-1', expected 0 or more"),
+        ("10.0", "nan", "line 2, arrives_s: got 'nan', expected a number"),
+        ("quantum", "step", "columns: got .*, expected also quantum"),
+        ("a,", "\N{LATIN SMALL LETTER E WITH ACUTE},", "expected a readable CSV file"),
+    ],
+)
+def test_unusable_cell_is_named(file: Path, before: str, after: str, message: str) -> None:
+    file.write_text(file.read_text().replace(before, after), encoding="latin-1")
+    with pytest.raises(InvalidInputError, match=message):
+        read_jobs(file)
+
+
+def test_file_without_jobs_is_rejected(file: Path) -> None:
+    write_jobs([], file)
+    with pytest.raises(InvalidInputError, match=r"TRACE: got .*, expected at least one job"):
+        read_jobs(file)

@@ -132,7 +132,13 @@ def _variants(
                 sure = partial(OnTime, PAUSE_S, keep_promises=True, confidence=confidence)
                 yield f"work off, {confidence:g} sure", label, inexact, sure, usual
                 yield "... and speeds learned", label, inexact, lambda sure=sure: LearnedSpeeds(sure()), usual
-        yield "ElasticFlow's overhead", label, [arrivals], lambda make=make: make(planned_s), overhead
+        yield (
+            "ElasticFlow's overhead",
+            label,
+            [arrivals],
+            lambda make=make, planned_s=planned_s: make(planned_s),
+            overhead,
+        )
     yield "slots of 240 s", "elasticflow", [arrivals], lambda: ElasticFlow(slot_s=240.0, change_s=PAUSE_S), usual
     yield "pause not planned", "elasticflow", [arrivals], lambda: ElasticFlow(change_s=0.0), usual
 

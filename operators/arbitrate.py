@@ -14,7 +14,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.hook import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
 
-from paceline.airflow.arguments import number, read_fields
+from paceline.airflow.arguments import number, read_fields, set_defaults
 from paceline.airflow.runtimes import Kubernetes
 from paceline.airflow.values import Reader, is_template, text
 from paceline.contract import Ceiling
@@ -109,8 +109,7 @@ class ArbiterOperator(BaseOperator):
         lifetime: float | timedelta = 3600.0,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retries", 3)
-        kwargs.setdefault("retry_delay", timedelta(seconds=5))
+        set_defaults(kwargs, retries=3, retry_delay=timedelta(seconds=5))
         super().__init__(**kwargs)  # do not pass on ``pool``, because the arbiter needs no slot of the pool
         self.pool_name = pool
         self.devices = devices

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
+from paceline.airflow.arguments import set_defaults
 from paceline.airflow.callbacks import Callback, read_callbacks
 from paceline.airflow.places import check_kept
 from paceline.contract import CONTAINER, JobRecord
@@ -174,9 +175,7 @@ class DeadlineTrainingOperator(JobOperator):
         controller: str | Gains = "default",
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retries", 4)
-        kwargs.setdefault("retry_delay", timedelta(seconds=5))
-        kwargs.setdefault("retry_exponential_backoff", 2)
+        set_defaults(kwargs, retries=4, retry_delay=timedelta(seconds=5), retry_exponential_backoff=2)
         super().__init__(**kwargs)
         self.deadline = deadline
         self.deadline_from = deadline_from

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from paceline.airflow.arguments import set_defaults
 from paceline.airflow.values import Reader
 from paceline.errors import (
     InvalidInputError,
@@ -114,7 +115,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         training: str = "training",
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retries", 3)  # the server allows as many failures; the last retry is then skipped
+        set_defaults(kwargs, retries=3)  # the server allows as many failures; the last retry is then skipped
         try:
             machine = checked_fleet(fleet).machine(worker)
         except KeyError:

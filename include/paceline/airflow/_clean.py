@@ -211,13 +211,11 @@ def _available_runtimes(engine: str | None, kubernetes_conn_id: str) -> list[Run
 
 
 def seconds_of(text: str) -> float:
-    try:
+    with contextlib.suppress(InvalidInputError):
         seconds = Deadline.parse(text, "").duration_s
-    except InvalidInputError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix(": ")) from None
-    if seconds is None:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a duration such as 12h or 30d")
-    return seconds
+        if seconds is not None and not text.strip().replace(".", "").isdigit():  # "90" would be 90 seconds
+            return seconds
+    raise argparse.ArgumentTypeError(f"got {text!r}, expected a duration with its unit, such as 12h or 30d")
 
 
 def _status(runtime: Runtime, job_id: str) -> JobStatus:

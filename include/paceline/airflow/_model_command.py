@@ -7,6 +7,7 @@ import getpass
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from paceline.errors import InvalidInputError, PacelineError
 if TYPE_CHECKING:
     from paceline.registry import ModelVersion, Promotion, Registry
 
+_MOST_NAMES = 10  # of models, the most similar first
 _HEADINGS = ("VERSION", "CREATED", "SCORES", "")
 
 
@@ -72,7 +74,13 @@ def open_location(field: str, location: str, signing_conn_id: str | None) -> Reg
 
 
 def _open(options: argparse.Namespace) -> Registry:
-    return open_location("REGISTRY", options.registry, options.signing_conn_id)
+    registry = open_location("REGISTRY", options.registry, options.signing_conn_id)
+    if not registry.numbers(options.model):
+        names = registry.models()
+        known = ", ".join(get_close_matches(options.model, names, _MOST_NAMES, cutoff=0.0)) or "none yet"
+        accepted = f"a model with a version in {options.registry}, which has {known}"
+        raise InvalidInputError("MODEL", options.model, accepted)
+    return registry
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -92,8 +100,6 @@ def _list(options: argparse.Namespace) -> int:
         is_champion = champion is not None and number == champion.version
         created = version.created_at.astimezone().isoformat(" ", "seconds")
         rows.append((str(number), created, scores or "-", "champion" if is_champion else ""))
-    if len(rows) == 1:
-        raise InvalidInputError("MODEL", options.model, f"a model with a version in {options.registry}")
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -136,7 +142,7 @@ def _roll_back(options: argparse.Namespace) -> int:
         champion = _version(registry, options).version  # a person may have chosen it in MLflow
     replaced = champion_before(history, champion)
     if replaced is None:
-        raise InvalidInputError("MODEL", options.model, "a model that has had an earlier champion, or a VERSION")
+        raise InvalidInputError("VERSION", None, "a number, because there is no earlier champion to go back to")
     return _change(options, registry, replaced, hold=True)
 
 

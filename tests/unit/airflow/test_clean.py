@@ -16,7 +16,7 @@ from paceline.contract import RUN_START, JobRecord
 from paceline.runtime import JobSpec, JobStatus, ProcessRuntime
 
 
-def test_jobs_of_unknown_runs_are_orphans_on_request_when_they_are_old():
+def test_jobs_of_unknown_runs_are_orphans_on_request_when_they_are_old(capsys):
     def is_orphan(age_s: float, *options: str) -> bool:
         arguments = argparse.ArgumentParser()
         _clean.add_command(arguments.add_subparsers(), [], lambda _: None)
@@ -29,8 +29,10 @@ def test_jobs_of_unknown_runs_are_orphans_on_request_when_they_are_old():
     assert is_orphan(7.1 * 86_400, "--unknown")
     assert is_orphan(3700, "--unknown", "--older-than", "1h")
     assert not is_orphan(3500, "--unknown", "--older-than", "1h")
-    with pytest.raises(SystemExit):
-        is_orphan(0, "--unknown", "--older-than", "soon")
+    for invalid in ("soon", "90", "1.5", "90days", "none"):
+        with pytest.raises(SystemExit):
+            is_orphan(0, "--unknown", "--older-than", invalid)
+        assert f"got {invalid!r}, expected a duration with its unit, such as 12h or 30d" in capsys.readouterr().err
 
 
 RUNNING = JobStatus("running")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from unittest.mock import Mock
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.control import Gains, Limits, PaperController
@@ -197,3 +199,14 @@ def test_retries_are_on_by_default_and_private_environment_is_hidden():
     assert not any("secret" in str(getattr(operator, name, "")) for name in operator.template_fields)
     assert (operator.retries, operator.retry_exponential_backoff) == (4, 2)
     assert DeadlineTrainingOperator(**VALID, retries=0).retries == 0
+
+
+def test_retries_of_the_task_or_of_its_dag_replace_the_default():
+    def a_task(**arguments):
+        with DAG("retrain", schedule=None, **arguments.pop("dag", {})):
+            return DeadlineTrainingOperator(**VALID, **arguments)
+
+    assert (a_task().retries, a_task().retry_delay) == (4, timedelta(seconds=5))
+    quick = {"default_args": {"retries": 1, "retry_delay": timedelta(minutes=1)}}
+    assert (a_task(dag=quick).retries, a_task(dag=quick).retry_delay) == (1, timedelta(minutes=1))
+    assert a_task(dag=quick, retries=2).retries == 2

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
 
-from paceline.errors import TrainingFailedError
+from paceline.errors import TrainingFailedError, UnsuitableCodeError
 from paceline.run.lease import JobLease
-from paceline.run.outcome import describe_failure
+from paceline.run.outcome import describe_failure, describe_missing_module, missing_module
 from paceline.run.output import Output
 from paceline.run.reading import ProgressReader
 from paceline.runtime.checks import spec_digest
@@ -173,8 +173,11 @@ class ScoringJobs:
                     scores.add(progress)
                     resamples.add(progress)
             output.flush(ended=ended)
-        if failure := describe_failure(job.status(), output.last):
-            raise TrainingFailedError(f"scoring the {role}: {failure}")
+        if failure := describe_failure(status := job.status(), output.last):
+            failure = f"scoring the {role}: {failure}"
+            if module := missing_module(output.last):
+                raise UnsuitableCodeError(f"{failure}\n{describe_missing_module(module)}", status.exit_code)
+            raise TrainingFailedError(failure)
         return scores.final(role), resamples
 
     def _check_time(self) -> None:

@@ -24,7 +24,7 @@ from paceline.airflow.metrics import send_evaluation
 from paceline.airflow.places import open_registry, storage_path
 from paceline.airflow.values import Reader
 from paceline.contract import EVALUATION_XCOM, Comparison, EvaluationResult, Improvements
-from paceline.errors import InvalidInputError, PacelineError, TrainingFailedError
+from paceline.errors import PERMANENT_ERRORS, InvalidInputError, PacelineError, TrainingFailedError
 from paceline.registry import ModelChangedError, ModelVersion, Registry
 from paceline.registry.manifest import check_name
 from paceline.registry.storage import digest_of
@@ -202,7 +202,7 @@ the first a letter or digit
         self._killed.clear()
         try:
             self._result = self._evaluate(context)
-        except InvalidInputError as error:
+        except PERMANENT_ERRORS as error:
             raise AirflowFailException(self.describe(error)) from error  # a retry cannot succeed
         except PacelineError as error:
             if self._killed.is_set():
@@ -243,8 +243,10 @@ the first a letter or digit
     def _evaluate(self, context: Context) -> EvaluationResult:
         self.read_templates(context)
         registry = open_registry(self.registry, self.signing_conn_id)
-        if not storage_path(self.challenger).is_dir():
-            raise InvalidInputError("challenger", self.challenger, "an existing folder with a model")
+        folder = storage_path(self.challenger)
+        if not folder.is_dir() or next(folder.iterdir(), None) is None:
+            accepted = "an existing folder with a model; a training script saves it into the folder $PACELINE_OUTPUT"
+            raise InvalidInputError("challenger", self.challenger, accepted)
         jobs = self._jobs = self._open_jobs(context)
         with TemporaryFolder() as scratch, jobs:
             trained = local_copies("challenger", {"model": self.challenger}, scratch / "trained")["model"]

@@ -81,7 +81,9 @@ def test_running_job_is_listed_and_its_deadline_is_changed(airflow, run_paceline
 
     code, _, error = run_paceline("deadline", "set", dag_id, run_id, "train", "60s")
     assert code == 1
-    assert error == f"paceline: TASK: got 'train', expected a running training task of run {run_id} of {dag_id}\n"
+    assert (
+        error == f"paceline: TASK: got 'train', expected a running training task of run {run_id} of {dag_id} (none)\n"
+    )
     assert run_paceline("status", dag_id) == (0, "No training job is running.\n", "")
 
 

@@ -73,7 +73,11 @@ class AirflowApi:
         user = user or self.user
         if user not in self._tokens:
             login = {"username": user, "password": self.passwords[user]}
-            self._tokens[user] = _parsed_response(self._client.post("/auth/token", json=login))["access_token"]
+            try:
+                answer = _parsed_response(self._client.post("/auth/token", json=login))
+            except AirflowApiError as error:
+                raise AirflowApiError(error.status, f"login of the user {user!r}: {error}") from None
+            self._tokens[user] = answer["access_token"]
         return self._tokens[user]
 
     @_retry_if_locked

@@ -208,7 +208,8 @@ def _training_jobs(api: AirflowApi, options: argparse.Namespace, run: str) -> li
     named = [job for job in jobs if _is_named(job, options)]
     group = [job for job in jobs if f"{job['task_id']}.".startswith(f"{options.task}.")]
     if not (named or group):
-        accepted = f"a running training task of run {run} of {options.dag}"
+        running = ", ".join(sorted(map(_task_name, jobs))) or "none"
+        accepted = f"a running training task of run {run} of {options.dag} ({running})"
         raise InvalidInputError("TASK", options.task, accepted)
     return named or sorted(group, key=lambda job: (job["task_id"], job["map_index"]))
 

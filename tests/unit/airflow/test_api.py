@@ -20,6 +20,9 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
+    def do_POST(self) -> None:
+        self.do_PATCH()
+
     def do_PATCH(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         status, body = self.server.responses[min(self.server.requests, len(self.server.responses) - 1)]
@@ -82,3 +85,11 @@ def test_redirect_without_a_body_is_an_error(api, server):
     server.responses = [(308, b"")]
     with pytest.raises(AirflowApiError, match="redirected to None; use the URL of Airflow itself"):
         api.api("PATCH", "/dags/some", {})
+
+
+def test_failed_login_names_the_user_and_not_the_password(server):
+    server.responses = [(401, {"detail": "Invalid credentials"})]
+    client = AirflowApi(f"http://127.0.0.1:{server.server_port}", {"ada": "hidden"}, user="ada")
+    with pytest.raises(AirflowApiError, match="login of the user 'ada': POST /auth/token: 401 Invalid") as caught:
+        client.api("GET", "/dags/some")
+    assert (caught.value.status, "hidden" in str(caught.value)) == (401, False)

@@ -159,7 +159,7 @@ def test_deadline_of_a_group_is_shown_by_task(monkeypatch, capsys):
     assert cli.main(["deadline", "show", "dag", "run", "training"]) == 0
     assert capsys.readouterr().out == "1h\n"
     assert cli.main(["deadline", "set", "dag", "run", "evaluate", "60s"]) == 1
-    assert "TASK: got 'evaluate', expected a running training task of run run of dag" in capsys.readouterr().err
+    assert "TASK: got 'evaluate', expected a running training task of run run of dag (" in capsys.readouterr().err
     assert cli.main(["deadline", "set", "dag", "walk", "train", "60s"]) == 1
     assert "RUN: got 'walk', expected the id of a run of dag" in capsys.readouterr().err
     assert cli.main(["deadline", "set", "cat", "run", "train", "60s"]) == 1

@@ -565,6 +565,7 @@ def test_malformed_resamples_are_ignored(evaluate: Task, registry: FileRegistry,
     ("script", "error", "message"),
     [
         ("raise RuntimeError('no such column')", AirflowException, "scoring the challenger.*no such column"),
+        ("import churn_features", AirflowFailException, r"scoring the chall.*add files=\{'churn_features.py'"),
         (
             "print('done')",
             AirflowFailException,
@@ -606,6 +607,12 @@ def test_missing_input_is_rejected_by_name_before_a_job_starts(
 ) -> None:
     with pytest.raises(AirflowFailException, match=message):
         evaluate(**{"challenger": 0.7, **arguments})
+
+
+def test_empty_folder_is_no_challenger(evaluate: Task, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(AirflowFailException, match=r"challenger: got '.*/empty', expected .* \$PACELINE_OUTPUT"):
+        evaluate(challenger=str(tmp_path / "empty"))
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,12 @@ def test_delimiter_at_the_end_of_each_row_does_not_shift_the_columns(tmp_path: P
     assert report.features[0].level_current == pytest.approx(400, abs=1)
 
 
+def test_file_in_another_encoding_is_rejected_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("city,number\nKöln,1\n".encode("latin-1"))
+    with pytest.raises(InvalidInputError, match=r"got '.*a\.csv', expected a valid .*; save it as UTF-8"):
+        read_window("current", str(tmp_path / "a.csv"))
+
+
 @pytest.mark.parametrize("rows", [['"1",5.5,a', '"2",6.5,b'], ['"Mazda RX4",5.5,a', '"Datsun 710",6.5,b']])
 def test_row_names_of_r_do_not_shift_the_columns(tmp_path: Path, rows: list[str]) -> None:
     frame = read(tmp_path, '"price","colour"', *rows)

@@ -55,7 +55,8 @@ def read_file(
     except InvalidInputError:
         raise
     except (ValueError, TypeError, EOFError, gzip.BadGzipFile) as error:  # Arrow's and pandas' errors are ValueErrors
-        raise InvalidInputError(field, source, f"a valid Parquet or CSV file ({error})") from error
+        hint = "; save it as UTF-8" if "invalid UTF8" in str(error) else ""
+        raise InvalidInputError(field, source, f"a valid Parquet or CSV file ({error}{hint})") from error
     return frame, rows, newest.identity()
 
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from paceline.airflow.windows import (
@@ -178,13 +179,23 @@ class DriftCheck:
         is_bad = any(problem.severe for problem in stale)
         return DriftReport(
             "bad data" if is_bad else "no champion",
-            describe_severe(stale) if is_bad else f"{self.model} has no champion yet in {self.registry}.",
+            describe_severe(stale) if is_bad else self._describe_missing_champion(),
             0,
             current.rows,
             current=describe(self.current, self.current_parameters),
             settings=self.settings.to_dict(),
             quality=tuple(stale),
         )
+
+    def _describe_missing_champion(self) -> str:
+        from paceline.airflow.places import open_registry
+
+        assert self.model is not None
+        assert self.registry is not None
+        registry = open_registry(self.registry, self.signing_conn_id)
+        similar = () if registry.numbers(self.model) else get_close_matches(self.model, registry.models())
+        hint = f" It has {', '.join(similar)}: is the name of the model right?" if similar else ""
+        return f"{self.model} has no champion yet in {self.registry}.{hint}"
 
     def read_current(self, snapshot: Snapshot | None = None) -> DataWindow:
         """Read the current window."""

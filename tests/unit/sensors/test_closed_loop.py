@@ -22,6 +22,7 @@ from paceline.errors import InvalidInputError
 from paceline.registry import FileRegistry
 from paceline.sensors import DriftEventTrigger, DriftSensor, DriftSettings
 from paceline.sensors._decision import TriggerState
+from paceline.sensors.check import DriftCheck
 from paceline.sensors.retraining import STARTED_KEY, load_started
 
 FIRST_DAY = datetime(2030, 1, 1, tzinfo=timezone.utc)
@@ -251,3 +252,16 @@ def test_deferred_sensor_waits_for_the_end_of_the_cooldown_but_not_beyond_its_ti
     assert deferred.value.timeout == timedelta(minutes=20)
     trigger: Any = deferred.value.trigger
     assert (trigger.first_check_s, trigger.timeout_at) == (2 * 3600, event["timeout_at"])
+
+
+def test_missing_champion_of_a_misspelt_model_is_reported_with_similar_models(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_text("1")
+    registry = FileRegistry(tmp_path / "registry")
+    for name in ("churn", "demand"):
+        registry.register(tmp_path / "model", name=name)
+    make_rows(1, usage_shifts=()).to_parquet(tmp_path / "a.parquet")
+    arguments = {"reference": "champion", "current": str(tmp_path / "a.parquet"), "registry": str(registry.root)}
+    reasons = [DriftCheck(model=name, **arguments).run().reason for name in ("churns", "churn", "fares")]
+    missing = [f"{name} has no champion yet in {registry.root}." for name in ("churns", "churn", "fares")]
+    assert reasons == [f"{missing[0]} It has churn: is the name of the model right?", *missing[1:]]

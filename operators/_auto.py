@@ -44,7 +44,9 @@ def choose(command: object, log: Any) -> RuntimeSettings:
         obstacle = "a container is needed by: command" if command is not None else fallback_obstacle()
         if obstacle:
             log.error("Not running as a local process: %s", obstacle)
-            raise
+            if isinstance(error, InvalidInputError):
+                raise
+            raise RuntimeUnavailableError(f"{error}; not running as a local process: {obstacle}") from error
         log.warning(
             "Running as a local process without a container's isolation: the job can read all files and secrets "
             "that the worker's user (uid %d) can read, and use the worker's network. The reason: %s",

@@ -108,8 +108,9 @@ def test_auto_runtime_without_an_engine_fails_if_it_may_not_use_a_local_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runtimes: str, uid: int, reason: str
 ) -> None:
     allow(monkeypatch, runtimes, uid=uid)
-    with pytest.raises(RuntimeUnavailableError, match=r"no Docker engine responds at unix:///nowhere\.sock"):
+    with pytest.raises(RuntimeUnavailableError, match=r"no Docker engine responds at unix:///nowhere\.sock") as raised:
         train().choose_runtime()
+    assert str(raised.value).endswith(f"; not running as a local process: {reason}")
     assert f"Not running as a local process: {reason}" in capsys.readouterr().out
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from math import exp, inf, log2
+from math import exp, inf, isfinite, log2
 from statistics import NormalDist
 from typing import Any, NamedTuple, TypeVar
 
@@ -53,9 +53,9 @@ class Speeds:
     def __post_init__(self) -> None:
         if not self.counts or list(self.counts) != sorted(set(self.counts)) or self.counts[0] < 1:
             raise InvalidInputError("counts", self.counts, "ascending numbers of devices, each 1 or more")
-        if len(self.per_s) != len(self.counts) or not all(0 < each < float("inf") for each in self.per_s):
+        if len(self.per_s) != len(self.counts) or min(self.per_s) <= 0 or not isfinite(sum(self.per_s)):
             raise InvalidInputError("per_s", self.per_s, f"{len(self.counts)} positive numbers")
-        if self.sd and (len(self.sd) != len(self.counts) or not all(0 <= each < float("inf") for each in self.sd)):
+        if self.sd and (len(self.sd) != len(self.counts) or min(self.sd) < 0 or not isfinite(sum(self.sd))):
             raise InvalidInputError("sd", self.sd, f"{len(self.counts)} numbers of at least 0, or none")
 
     @classmethod

@@ -173,7 +173,7 @@ class AdmissionChecks:
     def _plan_promised(self, promised: Sequence[ClusterJob]) -> _PromisedPlan:
         node, now_s, deadlines_s = self._node, self._now_s, self._deadlines_s
         cases, assumed = self._cases(promised), self._cases(self._assumed)
-        jobs = _in_deadline_order(cases, node, now_s, deadlines_s)
+        jobs = _in_deadline_order(cases, node, now_s, deadlines_s, all_or_none=bool(self._reserved))
         if len(jobs.planned) < len(cases) and not self._reserved:
             if any(case.has_margin for case in cases):
                 for case in cases:
@@ -245,9 +245,15 @@ def _cases(jobs: Iterable[ClusterJob], node: Node, now_s: float, confidence: flo
 
 
 def _in_deadline_order(
-    cases: Sequence[JobCase], node: Node, now_s: float, deadlines_s: Sequence[float] = ()
+    cases: Sequence[JobCase],
+    node: Node,
+    now_s: float,
+    deadlines_s: Sequence[float] = (),
+    *,
+    all_or_none: bool = False,
 ) -> DeadlinePlan:
-    return DeadlinePlan.of(cases, Capacity(node, now_s, [*deadlines_s, *(case.deadline_s for case in cases)]))
+    pool = Capacity(node, now_s, [*deadlines_s, *(case.deadline_s for case in cases)])
+    return DeadlinePlan.of(cases, pool, all_or_none=all_or_none)
 
 
 def _stretched(
@@ -275,7 +281,9 @@ def _kept(
     left = []
     for case in _cases((one for one in promised if one.name in reserved), node, now_s):
         last = reserved[case.job.name]
-        if runs := tuple(run for run in last.runs if run[0] > now_s):
+        if last.runs[0][0] > now_s:
+            left.append((case, last))
+        elif runs := tuple(run for run in last.runs if run[0] > now_s):
             left.append((case, last._replace(runs=runs)))
     ends_s = [end_s for _, one in left for end_s, _ in one.runs[:-1]]  # as in a plan that keeps the reservations
     last_s = max(deadlines_s, default=now_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -132,6 +133,7 @@ def _speed(devices: float, remaining: RemainingWork) -> float:
     return math.pow(min(devices, usable) if usable else devices, remaining.exponent)
 
 
+@lru_cache(maxsize=1024)
 def allowed_counts(min_devices: float, max_devices: float, quantum: float, pool: int, unit: float) -> tuple[int, ...]:
     """Return the allocations that a policy may give a job, in units; empty if the pool is too small for the job.
 
@@ -153,7 +155,6 @@ def allowed_counts(min_devices: float, max_devices: float, quantum: float, pool:
     return _spread_counts(low, high, step)
 
 
-@lru_cache(maxsize=1024)
 def _spread_counts(low: int, high: int, step: int) -> tuple[int, ...]:
     """Return at most ``_MAX_COUNTS`` multiples of ``step`` from ``low`` to ``high``."""
     if low > high:
@@ -171,5 +172,4 @@ def _held_placement(request: DeviceRequest, counts: tuple[int, ...], unit: float
     devices = request.granted if request.ceiling is not None else request.held
     if devices <= 0:
         return None
-    legal = [count for count in counts if count <= devices / unit + 1e-6]
-    return Placement(POOL, legal[-1] if legal else counts[0])
+    return Placement(POOL, counts[max(bisect_right(counts, devices / unit + 1e-6) - 1, 0)])

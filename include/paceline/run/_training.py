@@ -326,7 +326,7 @@ class Training:
         self._keep_clock(origin)
         controller, state = self._make_controller(origin, past, resumes=False)
         if is_new and handle.earlier_origin is None:
-            self._check_deadline_not_passed(controller.deadline_s, self._seconds_after(origin))
+            self._check_deadline_not_passed(controller.deadline_s, origin)
         granted = self._wait_for_devices(controller, origin, past) if settings.shared else None
         devices = controller.limits.quantize(controller.start(self._seconds_after(origin)), granted)
         with TemporaryFolder() as scratch, TemporaryFolder() as folder:
@@ -357,11 +357,15 @@ class Training:
         )
         return self._save_record(record), controller, state
 
-    def _check_deadline_not_passed(self, deadline_s: float, now_s: float) -> None:
+    def _check_deadline_not_passed(self, deadline_s: float, origin: datetime) -> None:
+        now_s, at, choice = self._seconds_after(origin), self._settings.deadline.at, self._settings.on_infeasible
         if deadline_s > now_s:
             return
         message = f"deadline: {deadline_s:.1f} s had passed before training started, at {now_s:.1f} s"
-        choice = self._settings.on_infeasible
+        if at is not None and at <= origin:  # in a backfill, or by mistake
+            message = (
+                f"deadline: got {at.isoformat()}, expected a time after the start of the run, {origin.isoformat()}"
+            )
         if choice == "fail":
             raise DeadlineInfeasibleError(message)
         self._log.warning("%s. Training starts anyway, because on_infeasible is %r", message, choice)

@@ -80,6 +80,13 @@ def test_job_starts_even_if_its_deadline_has_passed(task, on_infeasible):
     assert result.met == (on_infeasible == "extend")
 
 
+def test_deadline_before_the_start_of_the_run_is_named_as_it_was_written(task):
+    task.settings = {"deadline": Deadline.parse("2020-01-01T00:00:00Z")}
+    task.clock.sleep(5.0)
+    task.run()
+    assert "deadline: got 2020-01-01T00:00:00+00:00, expected a time after the start of the run, 20" in task.log.text
+
+
 def test_job_without_processes_is_restarted_from_its_checkpoint(task):
     """After a reboot of the machine, the job's folder still exists, but its processes do not."""
     task.engine.actions = [(8.0, lambda: task.engine.jobs["job-1"].remove_from_engine())]

@@ -52,14 +52,19 @@ class DeadlinePlan:
         self.planned = sorted(planned, key=_deadline_s)
 
     @classmethod
-    def of(cls, cases: Iterable[JobCase], pool: Capacity) -> DeadlinePlan:
-        """Plan the jobs in deadline order, each on the fewest devices; the plan lacks the jobs that do not fit."""
+    def of(cls, cases: Iterable[JobCase], pool: Capacity, *, all_or_none: bool = False) -> DeadlinePlan:
+        """Plan the jobs in deadline order, each on the fewest devices; the plan lacks the jobs that do not fit.
+
+        With ``all_or_none``, planning ends at the first of them.
+        """
         capacity, planned = pool.empty(), []
         for case in sorted(cases, key=lambda case: case.deadline_s):
             reservation = case.fit(capacity)
             if reservation is not None:
                 capacity.reserve(reservation)
                 planned.append((case, reservation))
+            elif all_or_none:
+                break
         return cls(pool, planned)
 
     @cached_property

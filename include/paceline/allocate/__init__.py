@@ -15,11 +15,11 @@ from paceline.allocate._model import (
     Placement,
     Policy,
     Reservation,
-    Speeds,
     check,
     free_devices,
 )
 from paceline.allocate._ordered import edf, fifo, priority
+from paceline.allocate._speeds import Speeds
 from paceline.allocate.andreas import LeastCost, RandomizedGreedy
 from paceline.allocate.elasticflow import ElasticFlow
 from paceline.allocate.modelarts import Greedy, RollingHorizon

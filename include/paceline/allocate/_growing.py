@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy, Speeds
+from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy
+from paceline.allocate._speeds import Speeds
 from paceline.allocate.modelarts.greedy import single_pool
 from paceline.contract import Reason, ReasonKind
 from paceline.errors import InvalidInputError

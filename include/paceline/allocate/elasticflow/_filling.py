@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, inf
 
-from paceline.allocate._model import Speeds
+from paceline.allocate._speeds import Speeds
 
 _ROUNDING = 1e-9
 

@@ -6,7 +6,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy, Speeds
+from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy
+from paceline.allocate._speeds import Speeds
 from paceline.contract import Reason, ReasonKind
 from paceline.errors import InvalidInputError
 

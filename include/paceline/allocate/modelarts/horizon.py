@@ -13,7 +13,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.allocate._model import ClusterJob, Speeds
+from paceline.allocate._model import ClusterJob
+from paceline.allocate._speeds import Speeds
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]

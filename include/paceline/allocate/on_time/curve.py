@@ -9,7 +9,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.allocate._model import Speeds
+from paceline.allocate._speeds import Speeds
 
 ROUNDING = 1e-9
 Ints = NDArray[np.int64]

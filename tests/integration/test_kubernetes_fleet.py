@@ -129,15 +129,25 @@ def test_fleet_of_nodes_is_profiled_scheduled_and_trained(
 RELAY = """
 import pathlib, socket, threading
 def pump(source, target):
-    while data := source.recv(65536):
-        target.sendall(data)
-    target.shutdown(socket.SHUT_WR)
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+    except OSError:
+        pass
+    for end in (source, target):
+        try:
+            end.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
 server = socket.create_server(("", 29500))
 while True:
     near = server.accept()[0]
     try:
         far = socket.create_connection((pathlib.Path("/tmp/target").read_text().strip(), 29500), timeout=5)
         far.settimeout(None)
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a pod that is gone sends no end of its connections
+        for option, value in (("KEEPIDLE", 1), ("KEEPINTVL", 1), ("KEEPCNT", 4), ("USER_TIMEOUT", 5000)):
+            far.setsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{option}"), value)
     except OSError:
         near.close()
         continue

@@ -107,7 +107,13 @@ class AirflowApi:
         self, method: str, path: str, json: object, user: str | None, params: Mapping[str, Any]
     ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.token(user)}"}
-        return self._client.request(method, path, json=json, params=params or None, headers=headers)
+        request = self._client.build_request(method, path, json=json, params=params or None, headers=headers)
+        try:
+            return self._client.send(request)
+        except (httpx.ReadError, httpx.RemoteProtocolError):
+            if method != "GET":
+                raise
+            return self._client.send(request)  # the server has closed a connection that was open from an earlier call
 
     def close(self) -> None:
         """Close the connections."""

@@ -32,7 +32,7 @@ class RemainingWork:
     >>> remaining.seconds(4.0), remaining.devices(27.0)
     (27.0, 4.0)
     >>> remaining.sd_at(2.0), round(remaining.sd_at(4.0), 3)
-    (0.03, 0.075)
+    (0.03, 0.076)
     """
 
     work_s: float

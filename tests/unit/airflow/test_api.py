@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import pytest
 
 from paceline.airflow.api import AirflowApi, AirflowApiError
@@ -15,16 +18,24 @@ from paceline.airflow.api import AirflowApi, AirflowApiError
 class _Server(ThreadingHTTPServer):
     responses: list[tuple[int, object]]
     requests = 0
+    resets = 0  # connections to reset instead of an answer
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
+    def do_GET(self) -> None:
+        self.do_PATCH()
+
     def do_POST(self) -> None:
         self.do_PATCH()
 
     def do_PATCH(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.server.resets > 0:
+            self.server.resets -= 1
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            return
         status, body = self.server.responses[min(self.server.requests, len(self.server.responses) - 1)]
         self.server.requests += 1
         self.send_response(status)
@@ -93,3 +104,12 @@ def test_failed_login_names_the_user_and_not_the_password(server):
     with pytest.raises(AirflowApiError, match="login of the user 'ada': POST /auth/token: 401 Invalid") as caught:
         client.api("GET", "/dags/some")
     assert (caught.value.status, "hidden" in str(caught.value)) == (401, False)
+
+
+def test_question_is_asked_again_if_its_connection_ends_but_a_change_is_not(api, server):
+    server.responses, server.resets = [(200, {"state": "failed"})], 1
+    assert api.api("GET", "/dags/some") == {"state": "failed"}
+    server.resets = 1
+    with pytest.raises(httpx.TransportError):
+        api.api("PATCH", "/dags/some", {})
+    assert server.requests == 1

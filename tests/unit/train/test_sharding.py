@@ -110,6 +110,8 @@ def test_job_resumes_from_its_checkpoint_after_a_holder_is_killed(start_training
     assert training.server.wait_for_end() == EXIT_STATE_LOST, training.server.log
     assert "a shard of the state is lost" in training.server.log
     training.start_server()
+    for name in "ab":  # one worker alone might end the training before the other connects again
+        training.server.wait_until_logged(f"{name} has joined")
     training.finish_and_check(workers)
 
 

@@ -5,6 +5,7 @@ The tests execute the operator without a scheduler on real runtimes. A dictionar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -86,8 +87,12 @@ both_runtimes = pytest.mark.parametrize(
 
 @both_runtimes
 def test_past_deadline_fails_the_task_before_the_start_with_on_infeasible_fail(run, runtime):
-    for deadline in (datetime.now(timezone.utc) - timedelta(minutes=5), 0.5):
-        with pytest.raises(AirflowFailException, match=r"deadline: .* s had passed before training started"):
+    past = datetime.now(timezone.utc) - timedelta(minutes=5)
+    for deadline, message in (
+        (past, rf"deadline: got {re.escape(past.isoformat())}, expected a time after the start of the run"),
+        (0.5, r"deadline: 0\.5 s had passed before training started"),
+    ):
+        with pytest.raises(AirflowFailException, match=message):
             run(TRACKED, runtime=runtime, deadline=deadline, on_infeasible="fail")
 
 

@@ -73,7 +73,7 @@ def test_pod_that_cannot_be_told_is_named(caplog: pytest.LogCaptureFixture) -> N
     assert "Pod a does not learn the new address of ps: its node does not respond" in caplog.text
 
 
-def test_pod_without_a_name_or_a_team_tells_nobody() -> None:
+def test_no_address_is_sent_for_a_pod_without_a_name_or_a_team() -> None:
     alone = member("alone", "10.0.0.1", "ps")
     del alone["metadata"]["labels"]
     for pod in (alone, member("worker", "10.0.0.2")):

@@ -173,9 +173,11 @@ class Arbiter:
         return self.policy.reservations
 
     def _is_served(self, request: DeviceRequest) -> bool:
-        """Return whether the last decision has given devices to a job, and expects it to be on time."""
+        """Return whether a job has devices from the last decision, which expects it to be on time, or is in warm-up."""
         target = self._targets.get(request.key)
-        return target is None or (target.devices > 0 and request.key in self._on_time)
+        if target is None or request.key in self._warming_up:
+            return True
+        return target.devices > 0 and request.key in self._on_time
 
     def _with_stable_deadline(self, request: DeviceRequest) -> DeviceRequest:
         """Return the request; replace its deadline by that of the last decision if the two differ only by rounding."""

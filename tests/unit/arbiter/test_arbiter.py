@@ -488,3 +488,11 @@ def test_planned_starts_are_those_of_jobs_without_devices():
     (granted,) = (grant.ceiling for grant in grants if grant.ceiling.devices)
     first = replace(requests[0], ceiling=granted)
     assert set(arbiter.planned_starts([first, *requests[1:]], now_s=1.0)) == {"second"}
+
+
+def test_job_in_warm_up_causes_no_further_decisions() -> None:
+    starting = DeviceRequest("new", "starting", 0, 500, 0, 0, 1, 2, 1, 2.0, 1, Ceiling(2.0, 1), None)
+    arbiter = Arbiter(4, quantum=1)
+    for now_s in (0.0, 20.0, 40.0):
+        arbiter.step([replace(starting, updated_s=now_s)], now_s)
+    assert arbiter.decisions == 1

@@ -134,7 +134,10 @@ class ClusterJob:
 
     def work_left(self, now_s: float) -> float:
         """Return the estimated remaining work, 0 or more."""
-        return max(0.0, self.work - self.speed * max(0.0, now_s - self.since_s))
+        left = self.work
+        if self.speed and now_s > self.since_s:
+            left -= self.speed * (now_s - self.since_s)
+        return left if left > 0 else 0.0
 
     def seconds(self, node: Node, devices: int, now_s: float) -> float:
         """Return the seconds that the remaining work takes on ``devices`` devices of ``node`` (t_jng of ANDREAS)."""

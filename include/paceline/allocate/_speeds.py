@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import exp, isfinite, log2
+from operator import lt
 from statistics import NormalDist
 from typing import Any, TypeVar
 
@@ -43,7 +44,7 @@ class Speeds:
     sd: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.counts or list(self.counts) != sorted(set(self.counts)) or self.counts[0] < 1:
+        if not self.counts or not all(map(lt, self.counts, self.counts[1:])) or self.counts[0] < 1:
             raise InvalidInputError("counts", self.counts, "ascending numbers of devices, each 1 or more")
         if len(self.per_s) != len(self.counts) or min(self.per_s) <= 0 or not isfinite(sum(self.per_s)):
             raise InvalidInputError("per_s", self.per_s, f"{len(self.counts)} positive numbers")
@@ -81,17 +82,16 @@ class Speeds:
         index = bisect_right(self.counts, devices)
         return self.counts[index - 1] if index else 0
 
-    def cautious(self, confidence: float) -> Speeds:
+    def cautious(self, confidence: float) -> tuple[float, ...]:
         """Return the speeds that the job reaches with a probability of ``confidence``, if errors are log-normal.
 
-        >>> [round(speed, 2) for speed in Speeds((1, 2), (1.0, 2.0), sd=(0.0, 0.1)).cautious(0.9).per_s]
+        >>> [round(speed, 2) for speed in Speeds((1, 2), (1.0, 2.0), sd=(0.0, 0.1)).cautious(0.9)]
         [1.0, 1.76]
         """
         if confidence == 0.5 or not any(self.sd):
-            return self
-        deviations = NormalDist().inv_cdf(confidence)
-        pairs = zip(self.per_s, self.sd, strict=True)
-        return Speeds(self.counts, tuple(speed * exp(-deviations * sd) for speed, sd in pairs))
+            return self.per_s
+        deviations = -_deviations(confidence)
+        return tuple([speed * exp(deviations * sd) for speed, sd in zip(self.per_s, self.sd, strict=True)])
 
     @cached_property
     def _derived(self) -> dict[object, Any]:
@@ -100,27 +100,40 @@ class Speeds:
     def derive(self, make: Callable[..., _Curve], *arguments: float) -> _Curve:
         """Return ``make(self, *arguments)``, kept as long as this object: what a policy needs of the speeds to plan.
 
-        >>> speeds = Speeds.linear(2)
+        >>> speeds = Speeds((1, 2), (1.0, 2.0), sd=(0.1, 0.1))
         >>> speeds.derive(Speeds.cautious, 0.9) is speeds.derive(Speeds.cautious, 0.9)
         True
         """
         key = (make, *arguments)
-        if key not in self._derived:
-            self._derived[key] = make(self, *arguments)
-        curve: _Curve = self._derived[key]
+        curve: _Curve | None = self._derived.get(key)
+        if curve is None:
+            curve = self._derived[key] = make(self, *arguments)
         return curve
 
     @cached_property
     def useful(self) -> tuple[int, ...]:
-        """Return the allowed device counts on which the job is faster than on every smaller number."""
-        best, useful = 0.0, []
-        for count, speed in zip(self.counts, self.per_s, strict=True):
-            if speed > best:
-                best = speed
-                useful.append(count)
-        return tuple(useful)
+        """The allowed device counts on which the job is faster than on every smaller number."""
+        return useful(self.counts, self.per_s)
 
     @cached_property
     def fastest(self) -> int:
-        """Return the smallest number of devices with the highest speed."""
+        """The smallest number of devices with the highest speed."""
         return self.useful[-1]
+
+
+def useful(counts: tuple[int, ...], per_s: Sequence[float]) -> tuple[int, ...]:
+    """Return the device counts with a higher speed than every smaller number."""
+    if all(map(lt, per_s, per_s[1:])):
+        return counts
+    best, chosen = 0.0, []
+    for count, speed in zip(counts, per_s, strict=True):
+        if speed > best:
+            best = speed
+            chosen.append(count)
+    return tuple(chosen)
+
+
+@cache
+def _deviations(confidence: float) -> float:
+    """Return how many standard deviations below its mean a normal value is with a probability of ``confidence``."""
+    return NormalDist().inv_cdf(confidence)

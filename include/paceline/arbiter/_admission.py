@@ -185,10 +185,10 @@ class AdmissionChecks:
             for case in assumed:
                 jobs = jobs.with_job(case) or jobs
             return _PromisedPlan(jobs, by_deadline=True)
-        all_s = [*deadlines_s, *(one.deadline_s for one in (*promised, *self._assumed) if one.deadline_s)]
-        kept = _kept(promised, self._reserved, node, now_s, all_s)
-        others = [one for one in promised if one.name not in self._reserved]
-        for case in [*self._cases(others), *assumed]:
+        all_s = [*deadlines_s, *(case.deadline_s for case in (*cases, *assumed))]
+        kept = _kept(cases, self._reserved, node, now_s, all_s)
+        others = [case for case in cases if case.job.name not in self._reserved]
+        for case in [*others, *assumed]:
             kept = kept.beside(case) or kept
         return _PromisedPlan(kept, by_deadline=False)
 
@@ -207,7 +207,6 @@ def promises_fit_as_well(
     ``reserved`` are the jobs' reservations in the last plan; the next plan keeps them if the jobs do not fit in
     deadline order.
     """
-    deadlines_s = [one.deadline_s for one in promised if one.deadline_s]
 
     def lateness(pool: Node) -> tuple[int, float]:
         """Return the number of jobs that do not fit, and the deadline extension of the others."""
@@ -216,7 +215,8 @@ def promises_fit_as_well(
         return (0, STRETCH) if missing and _stretched(cases, pool, now_s) else (missing, 0.0)
 
     def is_overbooked(pool: Node) -> bool:
-        return _kept(promised, reserved, pool, now_s, deadlines_s).left.is_overbooked
+        cases = _cases(promised, pool, now_s)
+        return _kept(cases, reserved, pool, now_s, [case.deadline_s for case in cases]).left.is_overbooked
 
     late = lateness(node)
     return late == (0, 0.0) or (late <= lateness(other) and is_overbooked(node) <= is_overbooked(other))
@@ -271,7 +271,7 @@ def _stretched(
 
 
 def _kept(
-    promised: Sequence[ClusterJob],
+    promised: Sequence[JobCase],
     reserved: Mapping[str, Reservation],
     node: Node,
     now_s: float,
@@ -279,8 +279,10 @@ def _kept(
 ) -> DeadlinePlan:
     """Return the promised jobs with what is left of their reservations in the last plan."""
     left = []
-    for case in _cases((one for one in promised if one.name in reserved), node, now_s):
-        last = reserved[case.job.name]
+    for case in promised:
+        last = reserved.get(case.job.name)
+        if last is None:
+            continue
         if last.runs[0][0] > now_s:
             left.append((case, last))
         elif runs := tuple(run for run in last.runs if run[0] > now_s):

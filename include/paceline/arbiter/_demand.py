@@ -63,7 +63,7 @@ def cluster_job(
         weight=request.weight,
         held=_held_placement(request, counts, unit),
         since_s=request.updated_s if trains else now_s,
-        speed=_speed(request.held, known) if trains and request.held > 0 else 0.0,
+        speed=known.speeds_on([request.held])[0] if trains and request.held > 0 else 0.0,
         promise=request.ceiling.promise if request.promised and request.ceiling else None,
         started_s=None if request.state == "waiting" else request.began_s,
         change_s=_change_s(request),
@@ -117,10 +117,7 @@ class JobSpeeds:
         inputs = counts, unit, remaining.exponent, usable, remaining.sd, remaining.sd_devices, remaining.exponent_sd
         known = self._known.get(key)
         if known is None or known[0] != inputs:
-            per_s = tuple(_speed(count * unit, remaining) for count in counts)
-            is_exact = not (remaining.sd or remaining.exponent_sd)
-            sd = () if is_exact else tuple(remaining.sd_at(count * unit) for count in counts)
-            known = self._known[key] = (inputs, Speeds(counts, per_s, sd))
+            known = self._known[key] = (inputs, _speeds(counts, unit, remaining))
         return known[1]
 
     def keep(self, keys: Collection[str]) -> None:
@@ -128,9 +125,10 @@ class JobSpeeds:
         self._known = {key: known for key, known in self._known.items() if key in keys}
 
 
-def _speed(devices: float, remaining: RemainingWork) -> float:
-    usable = remaining.usable_devices
-    return math.pow(min(devices, usable) if usable else devices, remaining.exponent)
+def _speeds(counts: tuple[int, ...], unit: float, remaining: RemainingWork) -> Speeds:
+    devices = [count * unit for count in counts]
+    is_exact = not (remaining.sd or remaining.exponent_sd)
+    return Speeds(counts, remaining.speeds_on(devices), () if is_exact else remaining.sds_on(devices))
 
 
 @lru_cache(maxsize=1024)

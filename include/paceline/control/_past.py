@@ -91,7 +91,7 @@ class PastRun:
         """Return the work of a new run of this job, including its start-up; ``None`` for a run of another task.
 
         >>> remaining = PastRun(600, 2.5, 0.4, 1.2, 9.0, 1.0, 0.1).remaining()
-        >>> remaining.work_s, remaining.after_s, remaining.sd_at(1.2)
+        >>> remaining.work_s, remaining.after_s, *remaining.sds_on([1.2])
         (80.0, 3.0, 0.1)
         """
         if self.related:  # another task may have a different number of batches

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 
@@ -31,8 +32,8 @@ class RemainingWork:
     >>> remaining = RemainingWork(work_s=100.0, exponent=1.0, after_s=2.0, sd=0.03, sd_devices=2.0, exponent_sd=0.1)
     >>> remaining.seconds(4.0), remaining.devices(27.0)
     (27.0, 4.0)
-    >>> remaining.sd_at(2.0), round(remaining.sd_at(4.0), 3)
-    (0.03, 0.076)
+    >>> remaining.speeds_on([2.0, 4.0]), [round(sd, 3) for sd in remaining.sds_on([2.0, 4.0])]
+    ((2.0, 4.0), [0.03, 0.076])
     """
 
     work_s: float
@@ -47,9 +48,16 @@ class RemainingWork:
         """Return the seconds until the job ends on ``devices``."""
         return self.work_s / math.pow(self._in_use(devices), self.exponent) + self.after_s
 
-    def sd_at(self, devices: float) -> float:
-        """Return the standard deviation of the speed on ``devices``, as a fraction of the speed."""
-        return math.hypot(self.sd, self.exponent_sd * math.log(self._in_use(devices) / self.sd_devices))
+    def speeds_on(self, devices: Sequence[float]) -> tuple[float, ...]:
+        """Return the speed on each number of devices, relative to that on one device."""
+        exponent = self.exponent
+        return tuple([math.pow(number, exponent) for number in self._all_in_use(devices)])
+
+    def sds_on(self, devices: Sequence[float]) -> tuple[float, ...]:
+        """Return the standard deviation of the speed on each number of devices, as a fraction of the speed."""
+        sd, exponent_sd, known = self.sd, self.exponent_sd, math.log(self.sd_devices)
+        in_use = self._all_in_use(devices)
+        return tuple([math.hypot(sd, exponent_sd * (math.log(number) - known)) for number in in_use])
 
     def devices(self, seconds: float) -> float | None:
         """Return the devices needed to end the job within ``seconds``; ``None`` if no number of devices suffices."""
@@ -61,6 +69,9 @@ class RemainingWork:
 
     def _in_use(self, devices: float) -> float:
         return min(devices, self.usable_devices) if self.usable_devices else devices
+
+    def _all_in_use(self, devices: Sequence[float]) -> Sequence[float]:
+        return [self._in_use(number) for number in devices] if self.usable_devices else devices
 
     def to_dict(self) -> dict[str, float | None]:
         """Return the fields as a JSON-safe dictionary, rounded to four decimals."""

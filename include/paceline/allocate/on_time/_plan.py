@@ -101,6 +101,17 @@ class Planner:
                     return {}
         return plan
 
+    def reserve_all(self, chosen: Iterable[int]) -> Plan | None:
+        """Reserve devices for all of the jobs ``chosen``, in this order; return ``None`` if one does not fit."""
+        capacity, plan = self._pool.empty(), Plan()
+        for index in chosen:
+            reservation = self.due[index].fit(capacity)
+            if reservation is None:
+                return None
+            capacity.reserve(reservation)
+            plan[index] = reservation
+        return plan
+
     def keep(self, chosen: Iterable[int], last: Mapping[str, Reservation | None]) -> Plan | None:
         """Return a plan with what is left of the jobs' last reservations; ``None`` if they do not suffice for all."""
         capacity, plan = self._pool.empty(), Plan()

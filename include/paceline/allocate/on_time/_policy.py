@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
+from operator import attrgetter
 
 from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Policy, Reservation
 from paceline.allocate.on_time._plan import Plan, Planner
@@ -20,6 +21,7 @@ _MAX_SWAP_JOBS = 1000  # with more jobs, replacing larger jobs by smaller jobs t
 # Fraction of the pool that chosen small jobs may fill. Some devices stay idle because no job can use that number.
 _FILL_FRACTION = 0.6
 
+_deadline_s = attrgetter("deadline_s")
 _reason_of = lru_cache(maxsize=1024)(Reason.of)  # thousands of jobs have one of few reasons at each decision
 
 
@@ -129,17 +131,22 @@ class OnTime(Policy):
             planner, plan = self._plan_due(cases, node, now_s)
         self._seen = {case.job.name for case in cases}
         self._last = {planner.due[index].job.name: reservation for index, reservation in plan.items()}
-        uncertain = [index for index, case in enumerate(planner.due) if case.has_margin and index not in plan]
-        for case in cases:  # from here on, only what is expected matters
-            case.expect()
-        if uncertain:  # running jobs first, and then small ones
-            uncertain.sort(key=lambda index: (not planner.due[index].held, planner.size(index)))
-            for index in uncertain:
-                planner.due[index].is_uncertain = True
-            plan = planner.fill_gaps(plan, uncertain)
+        if self.confidence != 0.5:
+            plan = self._without_margins(cases, planner, plan)
         for index, reservation in plan.items():
             planner.due[index].planned = reservation
         return [case for case in planner.due if case.planned], [case for case in cases if case.planned is None]
+
+    def _without_margins(self, cases: Sequence[JobCase], planner: Planner, plan: Plan) -> Plan:
+        """Expect the likely speeds from here on; return ``plan`` with jobs that meet their deadlines only with these."""
+        uncertain = [index for index, case in enumerate(planner.due) if case.has_margin and index not in plan]
+        for case in cases:
+            case.expect()
+        # running jobs first, and then small ones
+        uncertain.sort(key=lambda index: (not planner.due[index].held, planner.size(index)))
+        for index in uncertain:
+            planner.due[index].is_uncertain = True
+        return planner.fill_gaps(plan, uncertain) if uncertain else plan
 
     def _plan_with_turn(self, cases: Sequence[JobCase], node: Node, now_s: float) -> tuple[Planner, Plan]:
         """Return a plan with a turn for a job that has waited long, if it breaks no promise."""
@@ -191,7 +198,7 @@ class OnTime(Policy):
     def _plan_due(self, cases: Sequence[JobCase], node: Node, now_s: float) -> tuple[Planner, Plan]:
         """Return the planner of all jobs with a deadline or a turn, and a plan for those that are on time."""
         due = [case for case in cases if case.deadline_s < inf]
-        due.sort(key=lambda case: (case.deadline_s, case.job.arrived_s))
+        due.sort(key=_deadline_s)  # the first to arrive comes first among equal deadlines
         planner = Planner(due, node, now_s)
         if self._keep_promises:
             new = [case.job for case in due if case.job.name not in self._seen]

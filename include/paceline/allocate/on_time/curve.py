@@ -9,7 +9,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.allocate._speeds import Speeds
+from paceline.allocate._speeds import Speeds, useful
 
 ROUNDING = 1e-9
 Ints = NDArray[np.int64]
@@ -19,17 +19,29 @@ Floats = NDArray[np.float64]
 class SpeedUpCurve:
     """The speeds of a job, from the fewest devices to the fastest number of devices.
 
-    ``counts`` are the numbers of devices on which the job is faster than on fewer devices, ``per_s`` the speeds on
-    them, and ``speed_of`` the speeds on all allowed numbers, including 0. The job reaches these speeds with a
-    probability of ``confidence``. ``expected`` is the curve of the most likely speeds.
+    ``counts`` are the numbers of devices on which the job is faster than on fewer devices, and ``per_s`` the speeds on
+    them, which the job reaches with a probability of ``confidence``.
     """
 
     def __init__(self, speeds: Speeds, confidence: float = 0.5) -> None:
-        likely, speeds = speeds, speeds.cautious(confidence)
-        self.expected = self if speeds is likely else SpeedUpCurve(likely)
-        self.counts = speeds.useful
-        self.speed_of = {0: 0.0, **dict(zip(speeds.counts, speeds.per_s, strict=True))}
-        self.per_s = [self.speed_of[count] for count in self.counts]
+        reached = speeds.cautious(confidence)
+        self._expected = None if reached is speeds.per_s else speeds.derive(SpeedUpCurve, 0.5)
+        self._allowed = speeds.counts, reached
+        self.counts = useful(speeds.counts, reached)
+        self.per_s = reached
+        if self.counts is not speeds.counts:
+            self.per_s = tuple([self.speed_of[count] for count in self.counts])
+
+    @property
+    def expected(self) -> SpeedUpCurve:
+        """The curve of the most likely speeds."""
+        return self._expected or self
+
+    @cached_property
+    def speed_of(self) -> dict[int, float]:
+        """The speeds on all allowed numbers of devices, including 0."""
+        counts, reached = self._allowed
+        return dict(zip((0, *counts), (0.0, *reached), strict=True))
 
     @cached_property
     def largest_up_to(self) -> Ints:
@@ -37,14 +49,16 @@ class SpeedUpCurve:
         return np.repeat((0, *self.counts), np.diff((0, *self.counts, self.counts[-1] + 1)))
 
     @cached_property
-    def _hull(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def _hull(self) -> tuple[list[float], list[float]]:
         """Lower hull of devices over speed: two alternating counts may use less than a count between them."""
-        corners = [(0.0, 0.0)]
-        for count, speed in zip(self.counts, self.per_s, strict=True):
-            while len(corners) > 1 and _is_above_chord(corners[-2], corners[-1], (speed, count)):
-                corners.pop()
-            corners.append((speed, float(count)))
-        speeds, counts = zip(*corners, strict=True)
+        speeds, counts = [0.0], [0.0]
+        for speed, count in zip(self.per_s, self.counts, strict=True):
+            while len(speeds) > 1 and (counts[-1] - counts[-2]) * (speed - speeds[-2]) >= (count - counts[-2]) * (
+                speeds[-1] - speeds[-2]
+            ):  # the last corner is above the line from the one before it to the new one
+                del speeds[-1], counts[-1]
+            speeds.append(speed)
+            counts.append(float(count))
         return speeds, counts
 
     def is_fast_enough(self, work: float, within_s: float) -> bool:
@@ -65,8 +79,3 @@ class SpeedUpCurve:
         """Return the next larger useful number of devices; ``None`` after the largest."""
         index = bisect_right(self.counts, count)
         return self.counts[index] if index < len(self.counts) else None
-
-
-def _is_above_chord(first: tuple[float, float], middle: tuple[float, float], last: tuple[float, float]) -> bool:
-    slope = (last[1] - first[1]) / (last[0] - first[0])
-    return middle[1] >= first[1] + slope * (middle[0] - first[0])

@@ -33,8 +33,7 @@ def plan_with_promises(planner: Planner, last: Mapping[str, Reservation | None])
         promises do not all fit in deadline order, they are planned in the order in which they were made.
     """
     feasible = planner.feasible()
-    plan = planner.reserve_in_order(feasible)
-    if len(plan) == len(feasible) and _promised(planner, last) <= plan.keys():
+    if _promised(planner, last).issubset(feasible) and (plan := planner.reserve_all(feasible)) is not None:
         return planner.add_margins(plan)
     promised = sorted(_promised(planner, last))
     # First those whose promise was broken, or was made at admission although the last plan had no room.

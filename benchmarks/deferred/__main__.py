@@ -153,9 +153,7 @@ def measure(cluster: Cluster) -> dict[str, Any]:
         after = {job: sample["updated_at"] for job, sample in cluster.stored(PACE).items()}
     figures["silent"] = sum(before[job] == after[job] for job in before)
     figures["in_force_s"], figures["published_s"] = zip(*_move_deadlines(cluster), strict=True)
-    if cluster.real:
-        cluster.stop()
-    else:
+    if not cluster.real:
         _until(lambda: len(list(cluster.ends.iterdir())) == cluster.jobs, "the end of all jobs", cluster.deadline_s * 2)
         figures["deviation_pct"] = _deviations(cluster)
     figures["blocked"] = cluster.airflow.log_path("triggerer").read_text().count("async thread was blocked")
@@ -264,7 +262,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = {"real": chosen.real, "deferrable": not chosen.slots}
         cluster = Cluster(Path(folder), chosen.jobs, chosen.deadline, chosen.database, **options)
         with cluster.airflow:
-            figures = measure(cluster)
+            try:
+                figures = measure(cluster)
+            finally:
+                if chosen.real:
+                    cluster.stop()
     print(describe(figures))
     if chosen.json:
         chosen.json.write_text(json.dumps(figures, indent=1) + "\n")

@@ -138,7 +138,7 @@ class OnTime(Policy):
         return [case for case in planner.due if case.planned], [case for case in cases if case.planned is None]
 
     def _without_margins(self, cases: Sequence[JobCase], planner: Planner, plan: Plan) -> Plan:
-        """Expect the likely speeds from here on; return ``plan`` with jobs that meet their deadlines only with these."""
+        """Expect the likely speeds from here on; add jobs to ``plan`` that meet their deadlines only with these."""
         uncertain = [index for index, case in enumerate(planner.due) if case.has_margin and index not in plan]
         for case in cases:
             case.expect()

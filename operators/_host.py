@@ -22,7 +22,7 @@ from paceline.contract import OUTPUT, CollectedOutput, StoredFiles
 from paceline.control import PastRun, PastTail
 from paceline.run import Exchange, LiveState
 from paceline.run.clock import Clock, SystemClock
-from paceline.run.host import CheckpointCopies, Stage, TaskStatus
+from paceline.run.host import Stage, TaskStatus
 from paceline.run.within import within
 from paceline.runtime.checks import code_digest
 
@@ -230,7 +230,7 @@ class TaskHost:
         """Return ``output``, by default a folder of this task's run."""
         return self._task.output_path or default_output_path(self._ti)
 
-    def checkpoint_copies(self) -> CheckpointCopies | None:
+    def checkpoint_copies(self) -> FileCopies | None:
         """Return the copies of the job's checkpoint, by default those of a job that may lose its files.
 
         A folder may be the same for all tasks and runs, so that each job has a subfolder.

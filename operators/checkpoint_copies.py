@@ -49,6 +49,17 @@ class FileCopies:
         """The folder as a text."""
         return str(self._folder)
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether the folder is on a disk that this machine does not have, after ``prepare``."""
+        return self._folder.protocol in ("", "file") and not self._folder.exists()
+
+    def prepare(self) -> None:
+        """Create the folder and its record."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if self._record is not None:
+            write_record(self._folder, self._record, self._log)
+
     def save(self, checkpoint: Path, about: Mapping[str, Any], is_cancelled: Callable[[], bool]) -> None:
         """Store a copy of a local folder, with a few JSON values about it, and remove all older copies but one.
 
@@ -56,9 +67,7 @@ class FileCopies:
         """
         if self._number is None:
             self._number = max(self._numbers(), default=0)
-            if self._record is not None:
-                write_record(self._folder, self._record, self._log)
-        self._folder.mkdir(parents=True, exist_ok=True)
+            self.prepare()
         path = self._path(self._number + 1)
         try:
             with path.fs.open(path.path, "wb") as out:

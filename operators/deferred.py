@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
 from paceline.airflow.engine_connection import fleet_key
+from paceline.airflow.places import storage_path
 from paceline.airflow.runtimes import stored_settings
 from paceline.airflow.steering import SteeredTask
 from paceline.contract import ALERTS, CEILING, DEADLINE, TASK_STATES, PaceSample
 from paceline.control import PastRun, PastTail
+from paceline.errors import PacelineError
 from paceline.run import LiveState, RemoteState, Training
 from paceline.run.alerts import Alert, Alerts
 from paceline.run.clock import SystemClock
@@ -26,6 +29,7 @@ from ._job_control import STATUS_WITHIN_S, JobControl, Stored
 from ._others import Need
 from ._reporting import SampleMetrics, Task
 from ._restrictions import check_runtime
+from .checkpoint_copies import FileCopies
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class DeferredJob(Stored):
         The other tasks of a distributed training.
     key_conn_id:
         Id of a connection whose password the job has, so that it is masked in the log.
+    copies:
+        Folder for copies of the job's checkpoint; ``None`` if it is not copied.
     """
 
     settings: Settings
@@ -68,6 +74,7 @@ class DeferredJob(Stored):
     ends_at: datetime | None = None
     need: Need | None = None
     key_conn_id: str | None = None
+    copies: str | None = None
 
 
 class TriggerHost(Host):
@@ -150,6 +157,16 @@ class TriggerHost(Host):
     def output_place(self) -> str:
         """Return no place."""
         return ""
+
+    @cached_property
+    def _copies(self) -> FileCopies | None:
+        return None if self._job.copies is None else FileCopies(storage_path(self._job.copies), self.log)
+
+    def checkpoint_copies(self) -> FileCopies | None:
+        """Return the copies of the checkpoint. Raise PacelineError if their folder is on another machine."""
+        if self._copies is not None and self._copies.is_missing:
+            raise PacelineError(f"the triggerer has no folder {self._copies.place} for the copies of the checkpoint")
+        return self._copies
 
     def collect(self, job: Job) -> NoReturn:
         """Raise an error: a worker process collects the output."""

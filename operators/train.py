@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -94,8 +95,8 @@ class DeadlineTrainingOperator(JobOperator):
     deferrable:
         Whether the triggerer controls the job, and waits for the first devices of a ``shared`` job: the task then has
         a worker slot only while the job starts, for an alert, and to collect the output. Teams, and jobs with a
-        ``private_environment`` or with copies of their checkpoints (see ``checkpoint_to``), are controlled in the
-        worker process in any case. Default: ``[operators] default_deferrable``.
+        ``private_environment``, are controlled in the worker process in any case, and jobs whose ``checkpoint_to`` is a
+        folder that the triggerer does not have. Default: ``[operators] default_deferrable``.
     output:
         Destination of the job's files in ``$PACELINE_OUTPUT``: a local path or an object storage URL. By default a
         folder of this task's run below ``$AIRFLOW_HOME/paceline-data``. With Airflow's KubernetesExecutor, a place that
@@ -302,8 +303,11 @@ class DeadlineTrainingOperator(JobOperator):
         host, training = self._host, self._training
         assert host is not None  # the training has just left
         assert training is not None
-        record, past = training.record, training.past
+        record, past, copies = training.record, training.past, host.checkpoint_copies()
         assert record is not None
+        if copies is not None:
+            with contextlib.suppress(Exception):  # the first copy says why
+                copies.prepare()
         self.log.info("The triggerer controls the job from now on")
         (runtime,) = (one for one in self.possible_runtimes() if one.name == record.runtime)
         job = DeferredJob(
@@ -320,6 +324,7 @@ class DeadlineTrainingOperator(JobOperator):
             has_callbacks=bool(self.on_deadline_alert),
             need=self.need(),
             key_conn_id=self.key_conn_id(),
+            copies=None if copies is None else copies.place,
             ends_at=time_limit(self, context),
         )
         # Without Airflow's own timeout, which would leave the job behind.
@@ -355,19 +360,17 @@ class DeadlineTrainingOperator(JobOperator):
             return False
         if self._event is not None and self._event["reason"] != "alert":
             return False  # the job has ended, or the triggerer could not control it
-        reason = self._why_not(host)
+        reason = self._why_not()
         if reason is not None:
             self.log.info("The job is controlled in a worker process, because %s", reason)
         return reason is None
 
-    def _why_not(self, host: TaskHost) -> str | None:
+    def _why_not(self) -> str | None:
         if self._defers_by_default and not self.runtime_settings.names_engine:
             return UNNAMED_ENGINE
         words = [self.command] if isinstance(self.command, str) else self.command or ()
         if self._private_templates or has_secrets((*self.environment.values(), *self.arguments, *words)):
             return "it has a secret that the triggerer could not mask in the log"
-        if host.checkpoint_copies() is not None:
-            return "its checkpoints are copied"
         return None
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:

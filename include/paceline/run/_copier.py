@@ -17,6 +17,7 @@ from paceline.runtime.temporary import TemporaryFolder
 _FIRST_AFTER_S = 5.0
 _SHORTEST_INTERVAL_S, _LONGEST_INTERVAL_S = 30.0, 300.0
 _MAX_COPY_FRACTION = 0.05  # maximum fraction of the time spent on copies, as far as the longest interval allows
+_turns = threading.BoundedSemaphore(4)  # copies at the same time: a triggerer has many jobs
 
 
 class Copier:
@@ -73,9 +74,10 @@ class Copier:
     def _run(self) -> None:
         pause_s = self._first_after_s
         while not self._closed.wait(pause_s):
-            began_s = time.monotonic()
-            is_new = self._copy()
-            took_s = time.monotonic() - began_s
+            with _turns:
+                began_s = time.monotonic()
+                is_new = self._copy()
+                took_s = time.monotonic() - began_s
             if not self._digest:
                 pause_s = self._first_after_s
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.contract import PACE, PaceSample
 from paceline.errors import InvalidInputError, JobLostError, ResizePendingError, RuntimeUnavailableError
@@ -73,11 +73,6 @@ class EarlierJob:
 
     def _is_of_earlier_clear(self, max_tries: int | None) -> bool:
         return max_tries not in (None, self._host.max_tries)
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What ``copied_checkpoint`` has to know about a copy of the job's checkpoint."""
-        return {"code": self.code, "max_tries": self._host.max_tries}
 
     def copied_checkpoint(self, folder: Path) -> Path | None:
         """Write the copy of a lost job's checkpoint to an empty ``folder``, and return it; ``None`` if there is none.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Generator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -186,8 +186,10 @@ class Training:
         :meth:`request_stop` was called and the task is over.
         """
         try:
-            loop, _ = self._begin()
-            yield from loop.steps()
+            loop = self._begin()
+            assert self.record is not None  # set with the loop
+            with self._copying_checkpoints(self.record):
+                yield from loop.steps()
             raise ControlElsewhereError("the job has ended")
         except TaskStoppedError as error:
             if self._stopping.was_requested:
@@ -234,16 +236,21 @@ class Training:
     # --- from the start to the result -----------------------------------------------------------------------------
 
     def _train(self) -> TrainingResult:
-        loop, earlier = self._begin()
-        job, record, copies = self._handle.job, self.record, self._host.checkpoint_copies()
-        assert job is not None  # set with the loop
+        loop = self._begin()
+        record = self.record
         assert record is not None  # set with the loop
-        with nullcontext() if copies is None else Copier(job, copies, earlier.about, self._log):
+        with self._copying_checkpoints(record):
             outcome = loop.run()
         self._succeeded = True
         return self._results.save(outcome, record)
 
-    def _begin(self) -> tuple[PaceLoop, EarlierJob]:
+    def _copying_checkpoints(self, record: JobRecord) -> AbstractContextManager[object]:
+        job, copies = self._handle.job, self._host.checkpoint_copies()
+        assert job is not None  # set with the loop
+        about = {"code": record.code, "max_tries": self._host.max_tries}  # what ``copied_checkpoint`` reads
+        return nullcontext() if copies is None else Copier(job, copies, about, self._log)
+
+    def _begin(self) -> PaceLoop:
         """Start the job, or find that of an earlier process; return its control loop."""
         past = self._host.past_run()
         earlier = EarlierJob(self._handle, self._host, self._settings.on_change)
@@ -262,7 +269,7 @@ class Training:
         # the job's initial allocation.
         held = state.run.allocated_devices if state is not None and takes_over else 0.0
         held = min(held or record.devices, controller.limits.max_devices)
-        return self._make_loop(record, controller, state, held, past), earlier
+        return self._make_loop(record, controller, state, held, past)
 
     def _take_over(
         self, earlier: EarlierJob, past: PastRun | None

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.unit.run.conftest import SimulatedClock
 from tests.unit.run.simulated_task import SimulatedTask, record_of, take_over_job
 
 from paceline.airflow import steering
+from paceline.airflow.places import storage_path
 from paceline.airflow.runtimes import Docker
 from paceline.airflow.steering import SteeringError, TakenOverError
 from paceline.contract import ALERTS, CONTAINER, DEADLINE, HISTORY, PACE, TASK_STATES, Deadline
@@ -33,9 +35,11 @@ from paceline.errors import RuntimeUnavailableError
 from paceline.operators import _job_control, deferred, triggers
 from paceline.operators._job_control import JobControl
 from paceline.operators._others import Need
+from paceline.operators.checkpoint_copies import FileCopies
 from paceline.operators.deferred import DeferredJob, TrainingControl
 from paceline.operators.triggers import TrainingTrigger
 from paceline.run import ControlElsewhereError, Training, _history, _live
+from paceline.run._copier import Copier
 from paceline.run.clock import SystemClock
 from paceline.run.settings import Settings
 
@@ -62,6 +66,7 @@ JOB = DeferredJob(Settings(), Docker().serialize(), "train", {"task": "train"}, 
             NOW,
             Need("server", {"hall": "hall"}),
             "fleet_key",
+            "s3://aws@bucket/checkpoints/train",
         ),
     ],
 )
@@ -253,6 +258,37 @@ def test_values_of_failed_exchanges_are_written_later(task: SimulatedTask) -> No
         "Airflow's API server is not responding: control continues without it. away",
         "Airflow's API server is responding again",
     ]
+
+
+def test_checkpoints_are_copied_while_the_job_is_controlled(
+    task: SimulatedTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(Copier.__init__.__kwdefaults__, "first_after_s", 0.001)
+    copies = FileCopies(storage_path(str(tmp_path / "copies")), logging.getLogger("test"))
+    copies.prepare()
+    live = Live(task, copies=copies.place)
+    live.job.collect = lambda folder, name: (folder / "step").write_text("7")
+    pause = Pause(live, 10.0)
+
+    async def run() -> dict[str, Any]:
+        control = asyncio.create_task(live.run())
+        await pause.until_begun()
+        while not list(tmp_path.glob("copies/*.tar")):
+            await asyncio.sleep(0.01)
+        pause.end()
+        return await control
+
+    assert asyncio.run(run()) == {"reason": "ended"}
+    (tmp_path / "found").mkdir()
+    assert copies.load(tmp_path / "found") == {"code": task.code, "max_tries": task.max_tries}
+    assert (tmp_path / "found" / "step").read_text() == "7"
+
+
+def test_worker_process_controls_a_job_whose_copies_are_on_its_own_disk(task: SimulatedTask, tmp_path: Path) -> None:
+    live = Live(task, copies=f"file://{tmp_path}/of-the-worker")
+    assert asyncio.run(live.run()) == {"reason": "error"}
+    assert "the triggerer has no folder file:///" in task.log.text
+    assert live.job.status().state == "running"
 
 
 def test_new_deadline_arrives(task: SimulatedTask) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -149,3 +150,26 @@ def test_job_that_is_lost_is_left_to_the_control_loop(job, caplog):
         job.next.put("1")
         assert take(copies) == "1"
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_few_jobs_of_a_process_are_copied_at_the_same_time(monkeypatch):
+    monkeypatch.setattr(copier_module, "_turns", threading.BoundedSemaphore(1))
+    first, second = CheckpointingJob(), CheckpointingJob()
+    copies, others = QueuedCopies(), QueuedCopies()
+    began, may_end = threading.Event(), threading.Event()
+
+    def wait(is_cancelled: Callable[[], bool]) -> None:
+        began.set()
+        assert may_end.wait(_TIMEOUT_S)
+
+    copies.before = wait
+    with copier(first, copies):
+        first.next.put("1")
+        assert began.wait(_TIMEOUT_S)
+        others.before = lambda is_cancelled: order.append(may_end.is_set())
+        order: list[bool] = []
+        with copier(second, others):
+            second.next.put("2")
+            may_end.set()
+            assert [take(copies), take(others)] == ["1", "2"]
+    assert order == [True]

@@ -36,18 +36,23 @@ tasks = {{
     "train": {{"deadline": "2h"}},
     "late": {{"deadline": "40s", "on_deadline_alert": note}},
     "limited": {{"deadline": "2h", "execution_timeout": timedelta(seconds=30)}},
+    "copied": {{"deadline": "2h", "checkpoint_to": {copies!r}, "retries": 1, "retry_delay": timedelta(seconds=1)}},
 }}
 with DAG({dag_id!r}, schedule=None):
     for name in {names!r}:
-        DeadlineTrainingOperator(task_id=name, deferrable=True, **training, **tasks[name])
+        DeadlineTrainingOperator(task_id=name, deferrable=True, **{{**training, **tasks[name]}})
 """
 
 
 @contextlib.contextmanager
-def started(airflow: AirflowProcess, *names: str, noted: Path | None = None) -> Iterator[list[TrainingTask]]:
-    """Start a run of the DAG with some of its tasks, and yield them. ``noted``: file for the kinds of the alerts."""
+def started(airflow: AirflowProcess, *names: str, folder: Path | None = None) -> Iterator[list[TrainingTask]]:
+    """Start a run of the DAG with some of its tasks, and yield them.
+
+    ``folder`` is for the kinds of the alerts (``noted``), and for copies of checkpoints (``copies``).
+    """
     dag_id = f"deferred_{uuid.uuid4().hex[:6]}"
-    text = DAG.format(noted=str(noted), script=str(SCRIPT), dag_id=dag_id, names=names)
+    paths = {name: f"{folder}/{name}" for name in ("noted", "copies")}
+    text = DAG.format(script=str(SCRIPT), dag_id=dag_id, names=names, **paths)
     with temporary_dag(airflow, dag_id, text):
         run_id = airflow.run_dag(dag_id)
         yield [TrainingTask(airflow, dag_id, run_id, name) for name in names]
@@ -67,7 +72,7 @@ def test_training_is_controlled_without_a_slot(
 ) -> None:
     """Meanwhile, deadlines move, the triggerer is killed, a callback and a time limit need a worker process."""
     noted = tmp_path / "noted"
-    with started(airflow, "train", "late", "limited", noted=noted) as (train, late, limited):
+    with started(airflow, "train", "late", "limited", folder=tmp_path) as (train, late, limited):
         wait_for(train, "deferred")
         train.wait_until(lambda pace: pace["state"] == "training")
         container = train.container
@@ -128,3 +133,21 @@ def test_job_of_a_task_that_is_over_is_removed(
             open_gates(docker_client, task.container, "finish")
             wait_for(task, "success", "failed")
             assert task.instance()["state"] == "success", task.log(2)
+
+
+def test_lost_job_continues_from_the_copy_that_the_triggerer_has_made(
+    airflow: AirflowProcess, docker_client: docker.APIClient, tmp_path: Path
+) -> None:
+    copies = tmp_path / "copies"
+    with started(airflow, "copied", folder=tmp_path) as (task,):
+        wait_for(task, "deferred")
+        until(lambda: list(copies.glob("*/copy-*.tar")), task)
+        container = task.container
+        docker_client.remove_container(container, force=True)
+        task.wait_until(lambda record: record["id"] != container, "container")
+        assert f"Training resumes from the copy of the lost job's checkpoint in file://{copies}" in task.log(2)
+        wait_for(task, "deferred")
+        open_gates(docker_client, task.container, "finish")
+        wait_for(task, "success", "failed")
+        assert task.instance()["state"] == "success", task.log(2)
+        assert list(copies.rglob("*.tar")) == []

@@ -39,10 +39,12 @@ with DAG("pods", schedule=None, params={{"namespace": ""}}):
 """
 
 
+SCRIPT = str(Path(__file__).parent / "training" / "gated.py")
+
+
 @pytest.fixture(scope="module")
 def dag(airflow: AirflowProcess, trainer_image: str) -> Iterator[str]:
-    script = str(Path(__file__).parent / "training" / "gated.py")
-    with gates.temporary_dag(airflow, "pods", DAG.format(script=script, image=trainer_image)) as dag_id:
+    with gates.temporary_dag(airflow, "pods", DAG.format(script=SCRIPT, image=trainer_image)) as dag_id:
         yield dag_id
 
 
@@ -120,8 +122,7 @@ def test_pod_of_a_task_that_a_user_marks_is_removed(airflow: AirflowProcess, dag
 
 
 def test_pod_reserves_what_its_job_is_allocated(airflow: AirflowProcess, trainer_image: str, namespace: str) -> None:
-    script = str(Path(__file__).parent / "training" / "gated.py")
-    text = DAG.format(script=script, image=trainer_image).replace('"pods"', '"reserved"')
+    text = DAG.format(script=SCRIPT, image=trainer_image).replace('"pods"', '"reserved"')
     text = text.replace('memory="256m"', 'memory="256m", reserve=True').replace("=0.1,", "=0.1, max_devices=0.5,")
     with gates.temporary_dag(airflow, "reserved", text) as dag:
         training = start(airflow, dag, namespace)
@@ -133,3 +134,30 @@ def test_pod_reserves_what_its_job_is_allocated(airflow: AirflowProcess, trainer
             open_gate(training, gate)
         assert airflow.wait(dag, training.run_id, LONG_S) == "success", training.log()
     assert cpu_in_force(namespace, "requests") == []
+
+
+def test_deferred_job_is_steered_and_survives_its_pod(
+    airflow: AirflowProcess, trainer_image: str, namespace: str
+) -> None:
+    text = DAG.format(script=SCRIPT, image=trainer_image).replace('"pods"', '"deferred_pods"')
+    with gates.temporary_dag(airflow, "deferred_pods", text.replace("=0.1,", "=0.1, deferrable=True,")) as dag:
+        training = start(airflow, dag, namespace)
+        assert training.instance()["state"] == "deferred"
+        until(lambda: cpu_in_force(namespace) == [0.1])
+        home = airflow.home / "paceline-data" / "output"
+        (copy, *_) = until(lambda: sorted(home.rglob(f"{dag}/{training.run_id}/train.checkpoint/*/copy-*.tar")))
+        pod = training.container
+        CoreV1Api(connect_cluster()).delete_namespaced_pod(pod.split("/")[2], namespace, grace_period_seconds=0)
+        training.wait_until(lambda record: record["id"] != pod, "container")
+        until(lambda: training.instance()["state"] == "deferred", training)
+        assert f"Training resumes from the copy of the lost job's checkpoint in file://{copy.parent}" in training.log(2)
+        now = training.wait_until(lambda pace: pace["state"] == "training" and pace["loss"])
+        airflow.set_task_state(dag, training.run_id, "train", "deadline", f"{now['t_s'] + 60:.0f}s")
+        full = training.wait_until(lambda pace: pace["devices"] == pace["max_devices"])
+        until(lambda: cpu_in_force(namespace) == [full["devices"]])
+        for gate in ("go", "end"):
+            open_gate(training, gate)
+        assert airflow.wait(dag, training.run_id, LONG_S) == "success", training.log(2)
+        model = json.loads((Path(training.result()["model"]) / "model.json").read_text())
+        assert model["batches"] == model["done"] > 0, "a batch was trained twice, or lost"
+    assert cpu_in_force(namespace) == []

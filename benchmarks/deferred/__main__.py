@@ -21,11 +21,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import sqlalchemy
 from demo.airflow_process import AirflowProcess
@@ -117,7 +118,8 @@ class Cluster:
     def stop(self) -> None:
         """End jobs that do not end by themselves, and wait until their containers are removed."""
         for run in self.airflow.api("GET", "/dags/deferred/dagRuns", limit=1000)["dag_runs"]:
-            self.airflow.api("PATCH", f"/dags/deferred/dagRuns/{run['dag_run_id']}", {"state": "failed"})
+            with suppress(httpx.TransportError):  # an answer may come late
+                self.airflow.api("PATCH", f"/dags/deferred/dagRuns/{run['dag_run_id']}", {"state": "failed"})
         left = {"label": "paceline.dag=deferred"}
         _until(lambda: not connect().containers(all=True, filters=left), "the end of the containers")
 

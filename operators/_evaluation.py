@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
@@ -29,7 +30,7 @@ def check_evaluation(evaluation: object) -> None:
     """
     if isinstance(evaluation, PlainXComArg):
         task, key = evaluation.operator, evaluation.key
-        kind = getattr(task, "operator_class", type(task))  # the class of a mapped task
+        kind: Any = getattr(task, "operator_class", type(task))  # the class of a mapped task
         is_ours = isinstance(kind, type) and issubclass(kind, CheckedTask)
         if is_ours and not (kind.returns_evaluation and key == BaseXCom.XCOM_RETURN_KEY):
             result = "output" if key == BaseXCom.XCOM_RETURN_KEY else f"output[{key!r}]"

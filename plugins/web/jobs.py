@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,6 @@ from paceline.contract import (
     StartFailure,
     StoredDeadline,
 )
-from paceline.errors import InvalidInputError
 
 from .access import ReadableDags, can_change, can_read_tasks
 from .airflow_internals import DagRun, GetUserDep, SessionDep, Stored, TaskInstance
@@ -235,7 +233,9 @@ def to_job(row: Row[Any], pace: PaceSample, deadline: Row[Any] | None, output: R
     current = None
     if deadline is not None:
         stored = StoredDeadline.read(parse(deadline.value))
-        pending = row.updated_at < deadline.updated_at + _APPLIED_WITHIN and not is_applied(stored, pace)
+        pending = row.updated_at < deadline.updated_at + _APPLIED_WITHIN and not stored.is_in_force(
+            pace.origin, pace.deadline_in_force_s
+        )
         current = CurrentDeadline(value=stored.value, by=stored.by, updated_at=deadline.updated_at, pending=pending)
     collected = None if output is None else CollectedOutput.read(parse(output.value))
     return TrainingJob(
@@ -252,15 +252,6 @@ def to_job(row: Row[Any], pace: PaceSample, deadline: Row[Any] | None, output: R
         pace=pace,
         warning=None if collected is None or pace.state != "finished" else collected.warning,
     )
-
-
-def is_applied(stored: StoredDeadline, pace: PaceSample) -> bool:
-    """Return whether a job has the deadline that is stored."""
-    in_force_s = pace.deadline_in_force_s
-    try:
-        return stored.accept(pace.origin, -math.inf, in_force_s) == in_force_s
-    except InvalidInputError:
-        return False
 
 
 def parse(value: str) -> Any:

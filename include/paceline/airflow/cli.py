@@ -214,10 +214,7 @@ def _deadline_text(job: dict[str, Any]) -> str:
     if pace is None:
         return text
     in_force_s = pace.deadline_in_force_s
-    try:
-        applies = StoredDeadline(value).accept(pace.origin, -math.inf, in_force_s) == in_force_s
-    except InvalidInputError:
-        applies = False
+    applies = StoredDeadline(value).is_in_force(pace.origin, in_force_s)
     return text if applies else f"{text} (in force: {'none' if math.isinf(in_force_s) else f'{in_force_s:g} s'})"
 
 

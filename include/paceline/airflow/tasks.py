@@ -48,7 +48,7 @@ class CheckedTask:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "__init__" in vars(cls):
-            cls.__init__ = _naming_task(cls.__init__)  # type: ignore[misc]
+            cls.__init__ = _naming_task(cls.__init__)  # type: ignore[method-assign]
 
     def _do_render_template_fields(
         self,

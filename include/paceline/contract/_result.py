@@ -57,8 +57,6 @@ class CollectedOutput(Record):
     """Files and folders directly in ``place``."""
     warning: Text | None = None
     """What is wrong with an output that should not be empty; ``None`` otherwise."""
-    warning: Text | None = None
-    """What is wrong with an output that should not be empty; ``None`` otherwise."""
 
 
 class StoredResult(Record):

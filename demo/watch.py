@@ -120,9 +120,14 @@ def _describe_data(days: Mapping[str, Any]) -> tuple[str, str]:
 
 def _describe_training(result: Mapping[str, Any]) -> tuple[str, str]:
     return "Training", (
-        f"done at {result['finished_s']:.1f} s, deadline {result['deadline_s']:g} s ({result['error_pct']:+.2f} %), "
+        f"done at {result['finished_s']:.1f} s, deadline {result['deadline_s']:g} s ({_deviation(result)}), "
         f"on {result['mean_devices']:.2f} cores on average"
     )
+
+
+def _deviation(result: Mapping[str, Any]) -> str:
+    """Return the deviation from the deadline; a job that began after its deadline has none."""
+    return "began too late" if result["error_pct"] is None else f"{result['error_pct']:+.2f} %"
 
 
 def _describe_evaluation(result: Mapping[str, Any]) -> tuple[str, str]:
@@ -157,7 +162,7 @@ def _describe_schedule(plan: Mapping[str, Any]) -> tuple[str, str]:
 
 def _describe_distributed_training(result: Mapping[str, Any]) -> tuple[str, str]:
     title, text = _describe_training(result)
-    names = ", ".join(f"{name} {one['error_pct']:+.2f} %" for name, one in result["workers"].items())
+    names = ", ".join(f"{name} {_deviation(one)}" for name, one in result["workers"].items())
     return title, f"{text}; {names}"
 
 

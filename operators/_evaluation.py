@@ -5,16 +5,38 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from typing import Any
 
+from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.definitions.xcom_arg import PlainXComArg
 from pydantic import ValidationError
 
 from paceline.airflow.arguments import number, positive_integer
+from paceline.airflow.tasks import CheckedTask
+from paceline.airflow.values import is_template
 from paceline.contract import EvaluationResult, input_error
 from paceline.errors import InvalidInputError
 from paceline.registry.manifest import check_name, read_unique
 
 _REQUIRED = [name for name, field in EvaluationResult.model_fields.items() if field.is_required()]
 _ACCEPTED = "the result of EvaluateOperator (evaluation=evaluate.output) or, after Approve, of ApproveOperator"
+
+
+def check_evaluation(evaluation: object) -> None:
+    """Check the argument ``evaluation`` when Airflow parses the DAG. Raises InvalidInputError.
+
+    Only what cannot be an evaluation is rejected: text and other values that are no template, a task instead of its
+    output, and the output of a task of Paceline with another result. Other tasks may return an evaluation.
+    """
+    if isinstance(evaluation, PlainXComArg):
+        task, key = evaluation.operator, evaluation.key
+        kind: Any = getattr(task, "operator_class", type(task))  # the class of a mapped task
+        is_ours = isinstance(kind, type) and issubclass(kind, CheckedTask)
+        if is_ours and not (kind.returns_evaluation and key == BaseXCom.XCOM_RETURN_KEY):
+            result = "output" if key == BaseXCom.XCOM_RETURN_KEY else f"output[{key!r}]"
+            raise InvalidInputError("evaluation", f"{task.task_id}.{result}, of a {kind.__name__}", _ACCEPTED)
+    elif not is_template(evaluation) and not isinstance(evaluation, Mapping):
+        read_evaluation(evaluation)
 
 
 def read_evaluation(evaluation: object) -> EvaluationResult:

@@ -253,9 +253,11 @@ class TaskHost:
         earlier = CollectedOutput.read(self.store.get(OUTPUT))
         previous = earlier.names if earlier is not None and earlier.place == place else ()
         names = collect_output(job, place, previous)
+        warning = None
         if not names and self._task.saves_output:
-            self.log.warning(describe_empty_output(job, self._placed_files()))
-        self.store.set(OUTPUT, CollectedOutput(place=place, names=names).to_json())
+            warning = describe_empty_output(job, self._placed_files())
+            self.log.warning(warning)
+        self.store.set(OUTPUT, CollectedOutput(place=place, names=names, warning=warning).to_json())
         if names:
             write_record(storage_path(place.rstrip("/")), self._record("output", names), self.log)
         return place

@@ -25,7 +25,8 @@ from paceline.airflow.arguments import (
     sequence,
 )
 from paceline.airflow.runtimes import RuntimeSettings, runtime_value
-from paceline.airflow.values import NOTHING, Reader
+from paceline.airflow.tasks import CheckedTask
+from paceline.airflow.values import NOTHING, Reader, is_template
 from paceline.errors import InvalidInputError
 from paceline.runtime import JobSpec, Runtime
 
@@ -51,7 +52,16 @@ def _command(field: str, value: object) -> object:
     return value  # Airflow's pages show the command as the user wrote it
 
 
-class JobOperator(BaseOperator):
+def _inputs(field: str, value: object) -> dict[str, Any]:
+    """Read names and places. Whether a place exists is known only on the worker that runs the task."""
+    places = mapping(field, value)
+    for name, place in places.items():
+        if not is_template(place):
+            path_or_url(f"{field}[{name!r}]", place)
+    return places
+
+
+class JobOperator(CheckedTask, BaseOperator):
     """A task that runs a script or a command as a sandboxed job, in a container or as a local process.
 
     Template fields accept templates, XComArgs, DAG parameters and functions, also inside lists and dicts. Their values
@@ -106,7 +116,7 @@ class JobOperator(BaseOperator):
         "arguments": sequence,
         "command": _command,
         "files": mapping,
-        "inputs": mapping,
+        "inputs": _inputs,
         "runtime": runtime_value,
         "environment": mapping,
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]
-from jinja2 import TemplateSyntaxError
+from jinja2 import TemplateError
 
 from paceline.airflow.values import is_template
 from paceline.errors import InvalidInputError
@@ -34,8 +34,8 @@ def render_private(task: BaseOperator, variables: Mapping[str, Any], context: Co
     for name, value in variables.items():
         try:
             rendered[name] = _render(task, value, context)
-        except TemplateSyntaxError:  # its message quotes the template, which may be a secret with braces
-            accepted = "a valid Jinja template, or airflow.sdk.literal(...) for text with braces"
+        except TemplateError:  # its message may quote the template, which may be a secret with braces
+            accepted = "a valid Jinja template of known names, or airflow.sdk.literal(...) for text with braces"
             raise InvalidInputError(f"private_environment[{name!r}]", "***", accepted) from None
         _mask(rendered[name])
     return rendered

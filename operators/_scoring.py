@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
 
 from paceline.errors import TrainingFailedError, UnsuitableCodeError
 from paceline.run.lease import JobLease
-from paceline.run.outcome import describe_failure, describe_missing_module, missing_module
+from paceline.run.outcome import describe_failure, unsuitable_code
 from paceline.run.output import Output
 from paceline.run.reading import ProgressReader
 from paceline.runtime.checks import spec_digest
@@ -175,8 +175,8 @@ class ScoringJobs:
             output.flush(ended=ended)
         if failure := describe_failure(status := job.status(), output.last):
             failure = f"scoring the {role}: {failure}"
-            if module := missing_module(output.last):
-                raise UnsuitableCodeError(f"{failure}\n{describe_missing_module(module)}", status.exit_code)
+            if advice := unsuitable_code(status.exit_code, output.last):
+                raise UnsuitableCodeError(f"{failure}\n{advice}", status.exit_code)
             raise TrainingFailedError(failure)
         return scores.final(role), resamples
 

@@ -10,11 +10,12 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.airflow.arguments import read_fields
+from paceline.airflow.tasks import CheckedTask
 from paceline.airflow.values import Reader, optional_text
 from paceline.contract import EvaluationResult, ShownEvaluation
 from paceline.errors import InvalidInputError
 
-from ._evaluation import read_evaluation
+from ._evaluation import check_evaluation, read_evaluation
 from .improvement import describe_doubts, describe_interval
 from .links import ModelLink
 
@@ -22,7 +23,7 @@ _READERS: Mapping[str, Reader] = {"subject": optional_text, "body": optional_tex
 _ASKED = "paceline_asked"  # XCom, and key of the task's state store, with the evaluation that the question shows
 
 
-class ApproveOperator(ApprovalOperator):
+class ApproveOperator(CheckedTask, ApprovalOperator):
     """A task that asks a person whether the challenger of an evaluation may be promoted.
 
     The question appears in Airflow under *Browse, Required Actions* with the scores of both models. The answer is for
@@ -61,6 +62,7 @@ class ApproveOperator(ApprovalOperator):
 
     template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "evaluation")
     template_fields_renderers: ClassVar[dict[str, str]] = {"evaluation": "json", "body": "md"}
+    returns_evaluation = True
     operator_extra_links = (ModelLink(),)
     ui_color = "#fde8f4"
 
@@ -74,6 +76,7 @@ class ApproveOperator(ApprovalOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(subject=subject, body=body, defaults=defaults, **kwargs)
+        check_evaluation(evaluation)
         self.evaluation = evaluation
         self.promoted_model: str | None = None
         read_fields(self, _READERS, rendered=False)

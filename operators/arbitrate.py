@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.airflow.arguments import number, read_fields, set_defaults
 from paceline.airflow.runtimes import Kubernetes
+from paceline.airflow.tasks import CheckedTask
 from paceline.airflow.values import Reader, is_template, text
 from paceline.contract import Ceiling
 from paceline.control import CPU_QUANTUM
@@ -46,7 +47,7 @@ _SLOTS = 128  # as in Airflow's default pool
 _PERMANENT_ERRORS = (401, 403, 404, 410)
 
 
-class ArbiterOperator(BaseOperator):
+class ArbiterOperator(CheckedTask, BaseOperator):
     """A task that allocates the devices of a pool to the training jobs of all DAGs that use the pool.
 
     Jobs of ``DeadlineTrainingOperator(shared=True, pool=...)`` share the devices. The policy makes a decision
@@ -91,7 +92,8 @@ class ArbiterOperator(BaseOperator):
     >>> arbiter = ArbiterOperator(task_id="arbiter", pool="training", devices=2, conn_id="airflow_api")
     >>> ArbiterOperator(task_id="arbiter", pool="training", devices=0, conn_id="airflow_api")
     Traceback (most recent call last):
-    paceline.errors.InvalidInputError: devices: got 0, expected a number of devices of at least the quantum, 0.05
+    paceline.errors.InvalidInputError: devices: got 0, expected a number of devices of at least the quantum, 0.05 \
+(task 'arbiter')
     """
 
     template_fields: Sequence[str] = ("pool_name", "devices", "policy", "conn_id")

@@ -129,7 +129,7 @@ class EvaluateOperator(JobOperator):
     ... )
     Traceback (most recent call last):
     paceline.errors.InvalidInputError: model: got '../flights', expected 1 to 128 letters, digits, '.', '_' or '-', \
-the first a letter or digit
+the first a letter or digit (task 'evaluate')
     """
 
     template_fields: Sequence[str] = (
@@ -158,6 +158,7 @@ the first a letter or digit
         "lineage": mapping,
         "devices": _number_of_cores,
     }
+    returns_evaluation = True
     operator_extra_links = (ModelLink(),)
     ui_color = "#fff3d6"
 

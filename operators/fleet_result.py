@@ -9,13 +9,14 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 from pydantic import ValidationError
 
+from paceline.airflow.tasks import CheckedTask
 from paceline.contract import FleetResult, TrainingResult, WorkerResult, input_error
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class FleetResultOperator(BaseOperator):
+class FleetResultOperator(CheckedTask, BaseOperator):
     """A task that combines the results of a distributed training's workers for the downstream tasks.
 
     :func:`~paceline.operators.train_on_fleet` creates this task as the last task of the group.

@@ -12,12 +12,13 @@ from airflow.sdk.exceptions import AirflowFailException
 from paceline.airflow.arguments import number, optional_conn_id, optional_number, read_fields, registry_location
 from paceline.airflow.metrics import send_promotion
 from paceline.airflow.places import open_registry
+from paceline.airflow.tasks import CheckedTask
 from paceline.airflow.values import Reader, boolean
 from paceline.contract import PROMOTION_XCOM, EvaluationResult, PromotionResult, PromotionVerdict
 from paceline.errors import InvalidInputError
 from paceline.registry import ChampionChangedError, ChampionHeldError, ModelVersion
 
-from ._evaluation import read_evaluation
+from ._evaluation import check_evaluation, read_evaluation
 from .improvement import MIN_UNITS, judge
 from .links import ModelLink
 
@@ -61,7 +62,7 @@ _READERS: Mapping[str, Reader] = {
 }
 
 
-class PromoteOperator(BaseOperator):
+class PromoteOperator(CheckedTask, BaseOperator):
     """A task that promotes the challenger if it is better than the champion by a required amount.
 
     The task succeeds with either decision; its log and its result (``promoted``) state the decision. It promotes
@@ -104,7 +105,8 @@ class PromoteOperator(BaseOperator):
     >>> from paceline.operators import PromoteOperator
     >>> PromoteOperator(task_id="promote", evaluation={}, registry="s3://models", min_improvement=-1)
     Traceback (most recent call last):
-    paceline.errors.InvalidInputError: min_improvement: got -1, expected at least 0, in units of the metric
+    paceline.errors.InvalidInputError: min_improvement: got -1, expected at least 0, in units of the metric \
+(task 'promote')
     """
 
     template_fields: Sequence[str] = ("evaluation", "registry", "min_improvement", "confidence", "minimum_samples")
@@ -126,6 +128,7 @@ class PromoteOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.allow_older = boolean("allow_older", allow_older)
+        check_evaluation(evaluation)
         self.evaluation = evaluation
         self.registry = registry
         self.min_improvement: Any = min_improvement

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.airflow.arguments import number, one_of, path_or_url, positive_integer, read_fields
 from paceline.airflow.places import storage_path
+from paceline.airflow.tasks import CheckedTask
 from paceline.airflow.values import Reader, optional_text
 from paceline.contract import SCHEDULE_XCOM
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
@@ -54,7 +55,7 @@ _READERS: Mapping[str, Reader] = {
 }
 
 
-class ScheduleOperator(BaseOperator):
+class ScheduleOperator(CheckedTask, BaseOperator):
     """A task that measures the load of a fleet's machines and distributes the training samples among them.
 
     The schedule excludes a machine whose applications would exceed their latency limits during training, and a machine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -27,6 +28,7 @@ from ._job import JobOperator
 from ._later_inputs import check_later_inputs
 from ._others import task_states
 from ._private import has_secrets
+from ._start_failure import noting_start_failure
 from .links import ContainerLogsLink
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from paceline.runtime import JobSpec
 
     from ._others import Need
+
+_BEFORE_ORIGIN_S = 0.01  # a deadline before its origin is counted as one just after it
 
 
 class DeadlineTrainingOperator(JobOperator):
@@ -133,7 +137,7 @@ class DeadlineTrainingOperator(JobOperator):
     >>> train = DeadlineTrainingOperator(task_id="train", command="python -m app.train", deadline="20m", max_devices=4)
     >>> DeadlineTrainingOperator(task_id="train", command="python -m app.train", deadline="20m", alpha=1.2)
     Traceback (most recent call last):
-    paceline.errors.InvalidInputError: alpha: got 1.2, expected a number in (0, 1]
+    paceline.errors.InvalidInputError: alpha: got 1.2, expected a number in (0, 1] (task 'train')
     """
 
     template_fields: Sequence[str] = (
@@ -211,6 +215,21 @@ class DeadlineTrainingOperator(JobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Start the job, or continue the job of an earlier try; see :meth:`paceline.run.Training.run`."""
+        with noting_start_failure(context, self.log, self._has_job):
+            return self._train(context)
+
+    def _has_job(self) -> bool:
+        return self._event is not None or (self._training is not None and self._training.has_job)
+
+    def rendering(self, context: Context) -> AbstractContextManager[None]:
+        """Note an error of a template as the reason why the job was not started."""
+
+        def has_job() -> bool:  # of an earlier process
+            return JobRecord.read(context["task_state_store"].get(CONTAINER)) is not None
+
+        return noting_start_failure(context, self.log, has_job)
+
+    def _train(self, context: Context) -> dict[str, Any]:
         if self._event is None:  # else, the job is running
             check_later_inputs(self, context)
         try:
@@ -228,14 +247,10 @@ class DeadlineTrainingOperator(JobOperator):
             raise AirflowFailException(self.describe(error)) from error
         except PacelineError as error:
             raise AirflowException(self.describe(error)) from error
-        has_deadline = result.deadline_s is not None
-        deviation = (
-            f", {result.error_pct:+.2f} % from its deadline of {result.deadline_s:.1f} s" if has_deadline else ""
-        )
         self.log.info(
             "Training ended at %.1f s%s, with %.2f %s on average",
             result.finished_s,
-            deviation,
+            _describe_deviation(result),
             result.mean_devices,
             "GPUs" if self.runtime_settings.gpus and (self.shared_gpus or self.quantum >= 1) else "cores",
         )
@@ -390,3 +405,14 @@ class DeadlineTrainingOperator(JobOperator):
     def key_conn_id(self) -> str | None:
         """Return the id of the connection whose password the job gets; ``None`` without one."""
         return None
+
+
+def _describe_deviation(result: TrainingResult) -> str:
+    if result.deadline_s is None:
+        return ""
+    if result.deadline_s <= _BEFORE_ORIGIN_S:
+        return ", too late, because its deadline was before the time from which it counts"
+    if result.error_pct is None:
+        late = timedelta(seconds=round(result.finished_s - result.deadline_s))
+        return f", {late} after its deadline, which had passed before it began"
+    return f", {result.error_pct:+.2f} % from its deadline of {result.deadline_s:.1f} s"

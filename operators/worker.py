@@ -21,6 +21,7 @@ from paceline.fleet.faults import checked_fleet
 from paceline.train.job import EXIT_EXCLUDED, EXIT_NO_SERVER, EXIT_REJECTED
 
 from ._others import Need, Question, task_states
+from ._start_failure import noting_start_failure
 from ._team import (
     check_plan,
     exclusions,
@@ -132,6 +133,10 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Train, unless the schedule or the server excludes this machine."""
+        with noting_start_failure(context, self.log, self._has_job):
+            return self._train_if_chosen(context)
+
+    def _train_if_chosen(self, context: Context) -> dict[str, Any]:
         try:
             chosen = self.worker.name in sample_shares(self.plan, self.fleet)
         except InvalidInputError as error:

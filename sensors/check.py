@@ -20,6 +20,7 @@ from paceline.airflow.windows import (
     Parameters,
     Snapshot,
     cached_window,
+    check_file_name,
     describe,
     identify_file,
     is_sql,
@@ -335,6 +336,19 @@ class DriftCheck:
         False
         """
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def check_sources(reference: object, current: object) -> None:
+    """Raise InvalidInputError if a window is neither a query nor the path of a file, as far as its text shows.
+
+    Templates, and the files of templates, are known only when the task runs.
+    """
+    for field, source in (("reference", reference), ("current", current)):
+        if not isinstance(source, str) or "{{" in source or "{%" in source or source.endswith(".sql"):
+            continue
+        is_champion = field == "reference" and source == CHAMPION
+        if not (is_champion or is_sql(source)):
+            check_file_name(field, source, f", or {CHAMPION!r}" if field == "reference" else "")
 
 
 def check_champion(reference: object, model: object, registry: object, settings: DriftSettings) -> None:

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from paceline.airflow.callbacks import Callback, read_callbacks
 from paceline.airflow.metrics import send_check
+from paceline.airflow.tasks import CheckedTask
 from paceline.airflow.windows import CHAMPION
 from paceline.contract import DRIFT_XCOM, DriftEvent, DriftSummary, fit_to_xcom
 from paceline.drift import DriftSettings
@@ -21,7 +22,7 @@ from paceline.errors import BadDataError, InvalidInputError, NothingComparedErro
 
 from ._alerts import FIELD, alert_once
 from ._fields import read_fields
-from .check import CheckOptions, DriftCheck, check_champion
+from .check import CheckOptions, DriftCheck, check_champion, check_sources
 from .reports import DriftReportLink, run_folder, summarise
 from .retraining import Hold, find_hold, load_started, parse_time, record_started
 from .triggers import DriftTrigger
@@ -37,7 +38,7 @@ OnNoDrift = Literal["wait", "skip", "succeed"]
 OnBadData = Literal["fail", "no_drift"]
 
 
-class DriftSensor(BaseSensorOperator):
+class DriftSensor(CheckedTask, BaseSensorOperator):
     """A sensor that compares a current window of data with a reference window and reports drift.
 
     On drift, the task succeeds and returns the report's summary. Airflow then emits an event with the summary as
@@ -213,6 +214,7 @@ class DriftSensor(BaseSensorOperator):
         self._summary: DriftSummary | None = None  # the result
         # Reject invalid settings when Airflow parses the DAG, not when the task runs.
         self._check(rendered=False)
+        check_sources(reference, current)
         check_champion(reference, model, registry, settings)
         if reference == CHAMPION and report_dir is None and isinstance(current, str) and "{{" not in current:
             accepted = "a folder that keeps the compared rows, because `current` may have other rows at the next check"
@@ -373,7 +375,7 @@ class DriftSensor(BaseSensorOperator):
             reason = f"{reason} {note}"
             report = replace(report, notes=(*report.notes, note))
         summary = self._summary = summary.model_copy(update={"reason": reason, "retrain": retrain, "at": now})
-        send_check(self, summary)
+        send_check(self, summary, ti.map_index)
         result = summary.to_json()
         if self.report_dir:
             self.log.info("Report: %s", summary.report_html)

@@ -19,6 +19,11 @@ class InvalidInputError(PacelineError, ValueError):
     accepted:
         The accepted values, as a phrase that follows "expected".
 
+    Attributes
+    ----------
+    task_id:
+        The task whose constructor has raised the error; ``None`` elsewhere.
+
     Examples
     --------
     >>> raise InvalidInputError("alpha", 1.2, "a number in (0, 1]")
@@ -26,15 +31,21 @@ class InvalidInputError(PacelineError, ValueError):
     paceline.errors.InvalidInputError: alpha: got 1.2, expected a number in (0, 1]
     """
 
+    task_id: str | None = None
+
     def __init__(self, field: str, value: object, accepted: str) -> None:
         self.field = field
         self.value = value
         self.accepted = accepted
         super().__init__(f"{field}: got {describe_value(value)}, expected {accepted}")
 
-    def __reduce__(self) -> tuple[type[InvalidInputError], tuple[str, object, str]]:
+    def __str__(self) -> str:
+        message = super().__str__()
+        return message if self.task_id is None else f"{message} (task {self.task_id!r})"
+
+    def __reduce__(self) -> tuple[type[InvalidInputError], tuple[str, object, str], dict[str, str | None]]:
         # Airflow pickles exceptions. By default, unpickling would pass only the message to the constructor.
-        return type(self), (self.field, self.value, self.accepted)
+        return type(self), (self.field, self.value, self.accepted), {"task_id": self.task_id}
 
 
 def describe_value(value: object) -> str:

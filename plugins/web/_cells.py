@@ -50,7 +50,8 @@ class HistoryRow(BaseModel):
 def rows_of(checks: Sequence[StoredCheck]) -> tuple[list[HistoryRow], int]:
     """Return the rows of the history, and the number of features that are left out.
 
-    The errors come first, then the features that have drifted, then the others; the largest effect first.
+    The errors come first, then the features that have drifted, then the others, the largest effect first, and last all
+    features together.
     """
     columns = [_cells_of(check) for check in checks]
     keys = {key: None for column in columns for key in column}  # a dict, because a set has no order
@@ -60,10 +61,11 @@ def rows_of(checks: Sequence[StoredCheck]) -> tuple[list[HistoryRow], int]:
         return any(cell.verdict == "drift" for cell in cells), max(cell.effect or 0.0 for cell in cells)
 
     features = sorted((key for key in keys if key[0] == "feature"), key=severity, reverse=True)
-    others = [(kind, name) for kind, name in NAMES.items() if (kind, name) in keys]
+    joint = ("all features", NAMES["all features"])
+    errors = [(kind, name) for kind, name in NAMES.items() if (kind, name) in keys and (kind, name) != joint]
+    shown = [*errors, *features[:MAX_FEATURES], *([joint] if joint in keys else [])]
     rows = [
-        HistoryRow(kind=kind, name=name, cells=[column.get((kind, name)) for column in columns])
-        for kind, name in [*others, *features[:MAX_FEATURES]]
+        HistoryRow(kind=kind, name=name, cells=[column.get((kind, name)) for column in columns]) for kind, name in shown
     ]
     return rows, max(len(features) - MAX_FEATURES, 0)
 

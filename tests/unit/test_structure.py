@@ -41,7 +41,8 @@ EXPORTS = {
         "Docker Kubernetes Process RuntimeSettings installed_runtimes named_settings runtime_value stored_settings"
     ),
     "paceline.airflow.windows": (
-        "CHAMPION DataWindow Parameters Snapshot cached_window describe identify_file is_sql read_window"
+        "CHAMPION DataWindow Parameters Snapshot cached_window check_file_name describe identify_file is_sql "
+        "read_window"
     ),
     "paceline.allocate": (
         "DEVICE Allocation ClusterJob ElasticFlow Greedy Growing ImpossibleAllocationError LeastCost Node OnTime "
@@ -51,15 +52,16 @@ EXPORTS = {
     "paceline.arbiter": "Arbiter DeviceRequest Grant allowed_counts",
     "paceline.contract": (
         "ALERTS CEILING CLOCK CONTAINER CONTROLLER DEADLINE DRIFT_XCOM EVALUATION_XCOM HISTORY HISTORY_BEFORE "
-        "LABEL_RUN_START MAX_STARTS NEEDS_TRAINING OUTPUT PACE PROMOTION_XCOM QUANTILES RESULT RUN_KEYS RUN_START "
-        "SCHEDULE_XCOM STEERING_XCOM TASK_STATES XCOM_LIMIT_BYTES AlertKind ArbiterResult ArbiterStatus Ceiling Change "
-        "CollectedOutput Comparison ConceptDrift Confusion ControllerState Deadline DriftEvent DriftReport "
-        "DriftSummary DriftVerdict EstimatedPeriod EvaluationResult FeatureDrift FeatureStatistics FleetResult "
-        "FunctionFit Histogram Improvements JobRecord JointDrift MachineLoad Outcome PaceSample PerformanceEstimate "
-        "PlannedStart ProblemKind ProfileResult PromotionResult PromotionVerdict QualityProblem Reason ReasonKind "
-        "Record Remaining Reported RunEvent RunTotals ScheduleResult SegmentDrift SentAlerts Shard ShownEvaluation "
-        "State StoredClock StoredDeadline StoredFiles StoredHistory StoredResult TrainingResult Unit WindowSource "
-        "WorkerResult finite fit_to_xcom hash_secret input_error storable_deadline unit_of"
+        "LABEL_RUN_START MAX_STARTS NEEDS_TRAINING NOT_STARTED OUTPUT PACE PROMOTION_XCOM QUANTILES RESULT RUN_KEYS "
+        "RUN_START SCHEDULE_XCOM STEERING_XCOM TASK_STATES XCOM_LIMIT_BYTES AlertKind ArbiterResult ArbiterStatus "
+        "Ceiling Change CollectedOutput Comparison ConceptDrift Confusion ControllerState Deadline DriftEvent "
+        "DriftReport DriftSummary DriftVerdict EstimatedPeriod EvaluationResult FeatureDrift FeatureStatistics "
+        "FleetResult FunctionFit Histogram Improvements JobRecord JointDrift MachineLoad Outcome PaceSample "
+        "PerformanceEstimate PlannedStart ProblemKind ProfileResult PromotionResult PromotionVerdict QualityProblem "
+        "Reason ReasonKind Record Remaining Reported RunEvent RunTotals ScheduleResult SegmentDrift SentAlerts Shard "
+        "ShownEvaluation StartFailure State StoredClock StoredDeadline StoredFiles StoredHistory StoredResult "
+        "TrainingResult Unit WindowSource WorkerResult finite fit_to_xcom hash_secret input_error storable_deadline "
+        "unit_of"
     ),
     "paceline.control": (
         "BudgetController CONTROLLERS CPU_QUANTUM Controller DeadlineController Decision GPU_QUANTUM Gains LATE_WEIGHT "

@@ -9,6 +9,7 @@ import ast
 import math
 import os
 import shlex
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -212,7 +213,10 @@ def local_copies(field: str, sources: Mapping[str, Any], scratch: Path) -> dict[
     for name, value in sources.items():
         source = storage_path(path_or_url(f"{field}[{name!r}]", value))
         if not source.exists():
-            raise InvalidInputError(f"{field}[{name!r}]", str(value), "an existing file or folder")
+            place = f" on this worker, {socket.gethostname()}" if is_local(source) else ""
+            looked_at = "" if str(value) == source.path else f" ({source.path} does not exist)"
+            accepted = f"an existing file or folder{place}{looked_at if place else ''}"
+            raise InvalidInputError(f"{field}[{name!r}]", str(value), accepted)
         if is_local(source):
             paths[name] = Path(source.path)
             continue

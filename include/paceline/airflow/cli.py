@@ -12,6 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -29,6 +30,7 @@ from paceline.simulate import command as simulate
 if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
 
+_RECENT = timedelta(days=1)
 _DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 _HEADINGS = ("DAG", "RUN", "TASK", "STATE", "PROGRESS", "SETPOINT", "DEVICES", "DEADLINE", "FORECAST", "SLACK")
 
@@ -79,7 +81,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    status = commands.add_parser("status", parents=[login], help="list the running training jobs")
+    status = commands.add_parser(
+        "status",
+        parents=[login],
+        help="list the running training jobs, and those that did not start in the last 24 hours",
+    )
     status.add_argument("dag", nargs="?", metavar="DAG", help="list only jobs of this DAG")
     status.add_argument("--json", action="store_true", help="print the newest sample of each job as JSON")
     status.set_defaults(run=_status)
@@ -107,12 +113,31 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _status(options: argparse.Namespace) -> int:
-    jobs = _connect(options).pages("/jobs", recent=0)["running"]
-    jobs = [job for job in jobs if options.dag in (None, job["dag_id"])]
+    found = _connect(options).pages("/jobs", recent=0)
+    jobs, unstarted = (
+        [job for job in found[kind] if options.dag in (None, job["dag_id"])] for kind in ("running", "unstarted")
+    )
+    since = datetime.now(timezone.utc) - _RECENT
+    unstarted = [job for job in unstarted if job["state"] != "failed" or _time_of(job["at"]) >= since]
     if options.json:
-        names = ("dag_id", "run_id", "task_id", "map_index", "pace")
-        print(json.dumps([{name: job[name] for name in names} for job in jobs], indent=1))
+        task, names = ("dag_id", "run_id", "task_id", "map_index"), ("pace", "state", "at", "reason")
+        listed = [{name: job[name] for name in (*task, "pace")} for job in jobs]
+        listed += [{name: job.get(name) for name in (*task, *names)} for job in unstarted]
+        print(json.dumps(listed, indent=1))
         return 0
+    _print_table(jobs)
+    for job in unstarted:
+        end = "was not started" if job["state"] == "failed" else "was not started yet, Airflow tries again"
+        at = f"{_time_of(job['at']).astimezone():%Y-%m-%d %H:%M:%S}"
+        print(f"{job['dag_id']}  {job['run_id']}  {_task_name(job)}  {end} ({at}): {job['reason']}")
+    return 0
+
+
+def _time_of(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def _print_table(jobs: Sequence[dict[str, Any]]) -> None:
     rows = [
         (job["dag_id"], job["run_id"], _task_name(job), *_table_cells(pace))
         for job in jobs
@@ -120,11 +145,10 @@ def _status(options: argparse.Namespace) -> int:
     ]
     if not rows:
         print("No training job is running.")
-        return 0
+        return
     widths = [max(len(row[column]) for row in (_HEADINGS, *rows)) for column in range(len(_HEADINGS))]
     for row in (_HEADINGS, *rows):
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    return 0
 
 
 def _table_cells(pace: PaceSample) -> tuple[str, ...]:
@@ -172,10 +196,15 @@ def _set_deadline(options: argparse.Namespace) -> int:
     api.pages(path, {"deadline": deadline.to_json(), "jobs": targets}, method="PUT")
     for job in jobs:
         print(
-            f"Deadline of {_task_name(job)} in {run}: {_deadline_text(job)} -> {options.value}. "
+            f"Deadline of {_task_name(job)} in {run}: {_deadline_text(job)}{_author_of(job)} -> {options.value}. "
             "The task applies it within two control periods."
         )
     return 0
+
+
+def _author_of(job: dict[str, Any]) -> str:
+    """Return who has set the stored deadline, whom the user of the command may want to ask."""
+    return f" (set by {by})" if (by := job["deadline"].get("by")) else ""
 
 
 def _deadline_text(job: dict[str, Any]) -> str:
@@ -185,10 +214,7 @@ def _deadline_text(job: dict[str, Any]) -> str:
     if pace is None:
         return text
     in_force_s = pace.deadline_in_force_s
-    try:
-        applies = StoredDeadline(value).accept(pace.origin, -math.inf, in_force_s) == in_force_s
-    except InvalidInputError:
-        applies = False
+    applies = StoredDeadline(value).is_in_force(pace.origin, in_force_s)
     return text if applies else f"{text} (in force: {'none' if math.isinf(in_force_s) else f'{in_force_s:g} s'})"
 
 

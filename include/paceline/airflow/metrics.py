@@ -20,11 +20,15 @@ class TaskIds(Protocol):
         """Id of the task."""
 
 
-def send_check(task: TaskIds, summary: DriftSummary) -> None:
-    """Send the result of a drift check, with its model if it names one."""
+def send_check(task: TaskIds, summary: DriftSummary, map_index: int | None = None) -> None:
+    """Send the result of a drift check, with its model if it names one.
+
+    The instances of a mapped sensor, with a ``map_index`` of at least 0, have gauges of their own.
+    """
     from airflow.sdk.observability import stats
 
-    tags = _tags(task, model=summary.model)
+    index = None if map_index is None or map_index < 0 else str(map_index)
+    tags = _tags(task, map_index=index, model=summary.model)
     stats.incr("paceline.drift_checks", tags=tags | _tags(verdict=summary.verdict))
     for verdict in get_args(DriftVerdict):
         stats.gauge("paceline.drift_verdict", int(verdict == summary.verdict), tags=tags | _tags(verdict=verdict))

@@ -39,6 +39,7 @@ from paceline.contract._keys import (
     HISTORY,
     HISTORY_BEFORE,
     LABEL_RUN_START,
+    NOT_STARTED,
     OUTPUT,
     PACE,
     RESULT,
@@ -54,6 +55,7 @@ from paceline.contract._result import CollectedOutput, Outcome, StoredResult, Tr
 from paceline.contract._sample import PaceSample, Remaining, State
 from paceline.contract._schedule import MachineLoad, ScheduleResult, Shard
 from paceline.contract._short_report import XCOM_LIMIT_BYTES, fit_to_xcom
+from paceline.contract._start_failure import StartFailure
 from paceline.contract._steering import STEERING_XCOM, TASK_STATES, hash_secret
 from paceline.contract._stored_deadline import StoredDeadline, storable_deadline
 from paceline.contract._stored_files import StoredFiles
@@ -75,6 +77,7 @@ __all__ = [
     "LABEL_RUN_START",
     "MAX_STARTS",
     "NEEDS_TRAINING",
+    "NOT_STARTED",
     "OUTPUT",
     "PACE",
     "PROMOTION_XCOM",
@@ -133,6 +136,7 @@ __all__ = [
     "SentAlerts",
     "Shard",
     "ShownEvaluation",
+    "StartFailure",
     "State",
     "StoredClock",
     "StoredDeadline",

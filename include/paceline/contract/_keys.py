@@ -8,6 +8,7 @@ HISTORY_BEFORE = "history_before"  # HISTORY of the task's job before a new one 
 CLOCK = "clock"  # see StoredClock: later processes of the task count the time with it
 CONTAINER = "container"  # see JobRecord: the job to which the next try reconnects
 CONTROLLER = "controller"  # see ControllerState: the next try resumes control from it
+NOT_STARTED = "not_started"  # see StartFailure; counts until a later sample
 OUTPUT = "output"  # see CollectedOutput
 RESULT = "result"  # see StoredResult; written before the job is removed
 ALERTS = "alerts"  # see SentAlerts

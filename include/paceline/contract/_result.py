@@ -14,7 +14,8 @@ class Outcome(Measured):
     """The measurements of a successful job.
 
     Times are in seconds, counted from the same time as the deadline. ``error_pct`` is equation (7) of DECOR-NN:
-    negative for a run that ended before its deadline. Without a deadline, it is ``None``, like ``deadline_s``.
+    negative for a run that ended before its deadline. Without a deadline, it is ``None``, like ``deadline_s``;
+    also if the deadline had passed before the job began.
     """
 
     finished_s: Seconds
@@ -54,6 +55,8 @@ class CollectedOutput(Record):
     place: Text
     names: list[Text] = Field(default_factory=list)
     """Files and folders directly in ``place``."""
+    warning: Text | None = None
+    """What is wrong with an output that should not be empty; ``None`` otherwise."""
 
 
 class StoredResult(Record):

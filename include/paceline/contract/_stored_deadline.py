@@ -94,6 +94,18 @@ class StoredDeadline:
             raise InvalidInputError(DEADLINE, self.value, f"a time in the future ({now_s:.0f} s have passed)")
         return deadline_s
 
+    def is_in_force(self, origin: datetime, current_s: float) -> bool:
+        """Return whether a job with the deadline ``current_s`` has applied this one; false if it has rejected it.
+
+        >>> noon = datetime.fromisoformat("2030-01-01T12:00:00+00:00")
+        >>> StoredDeadline("20m").is_in_force(noon, 1200.0), StoredDeadline("soon").is_in_force(noon, 1200.0)
+        (True, False)
+        """
+        try:
+            return self.accept(origin, -math.inf, current_s) == current_s
+        except InvalidInputError:
+            return False
+
     def to_json(self) -> object:
         """Return the stored form, which ``read`` accepts."""
         if self.by:

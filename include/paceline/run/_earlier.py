@@ -150,7 +150,7 @@ class EarlierJob:
         except JobLostError:
             return runtime.start(spec)
         if is_same:
-            self._host.log.info("Restarting the job of an earlier try: it resumes from its checkpoint")
+            self._host.log.info("Restarting the job of an earlier try: %s", self._start_of_restart())
             with contextlib.suppress(ResizePendingError):  # the control loop looks again
                 call(lambda: job.resize(spec.devices))  # an earlier try may have chosen other devices
             call(job.restart)
@@ -160,6 +160,12 @@ class EarlierJob:
             f"job resumes from its checkpoint ({self._progress()})"
         )
         return call(lambda: runtime.replace(job, spec))
+
+    def _start_of_restart(self) -> str:
+        sample = PaceSample.read(self._host.store.get(PACE))
+        if sample is not None and sample.progress_pct <= 0:
+            return "it starts from the beginning, because it had not trained yet"
+        return f"it resumes from its checkpoint ({self._progress()})"
 
     def _progress(self) -> str:
         sample = PaceSample.read(self._host.store.get(PACE))

@@ -39,12 +39,11 @@ from paceline.run.lease import JobLease
 from paceline.run.outcome import (
     WITHOUT_STEPS,
     describe_failure,
-    describe_missing_module,
     describe_missing_progress,
     error_pct,
     in_one_line,
     measurements,
-    missing_module,
+    unsuitable_code,
 )
 from paceline.run.reading import JobPosition
 from paceline.run.settings import Settings
@@ -134,7 +133,7 @@ class PaceLoop:
         Raises
         ------
         TrainingFailedError
-            The job failed, or never reported progress. UnsuitableCodeError: it lacks a module before its first batch.
+            The job failed, or never reported progress. UnsuitableCodeError: see ``unsuitable_code``.
         DeadlineInfeasibleError
             The deadline cannot be met and ``on_infeasible`` is ``"fail"``; the job is still running.
         JobLostError
@@ -458,15 +457,18 @@ class PaceLoop:
         newest, deadline_s = self._progress.newest, self._controller.deadline_s
         if status.state == "gone":
             raise JobLostError(failure)
-        if failure and self._progress.total is None and (module := missing_module(self._progress.output.last)):
-            raise UnsuitableCodeError(f"{failure}\n{describe_missing_module(module)}", status.exit_code)
+        # After the first batch of any try, there may be a checkpoint from which another try resumes.
+        has_trained = self._progress.total is not None
+        advice = None if has_trained else unsuitable_code(status.exit_code, self._progress.output.last)
+        if failure and advice:
+            raise UnsuitableCodeError(f"{failure}\n{advice}", status.exit_code)
         if failure:
             raise TrainingFailedError(failure, status.exit_code)
         interrupted = self._outage.restarts or self._preemption.count
         return Outcome(
             finished_s=finished_s,
             deadline_s=finite(deadline_s),
-            error_pct=None if math.isinf(deadline_s) else error_pct(finished_s, deadline_s),
+            error_pct=error_pct(finished_s, deadline_s, self._began_s),
             met=finished_s <= deadline_s,
             mean_devices=self._allocation.device_s / max(finished_s - self._began_s, 1e-9),
             device_seconds=self._allocation.device_s,

@@ -199,6 +199,11 @@ class Training:
             self._stopping.finished.set()
             self._handle.close()
 
+    @property
+    def has_job(self) -> bool:
+        """Whether this try has started a job, or has found that of an earlier process."""
+        return self._handle.job is not None
+
     def request_stop(self) -> None:
         """Request that :meth:`run` ends soon. May be called from a signal handler in the thread of :meth:`run`."""
         self._stopping.request()

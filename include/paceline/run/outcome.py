@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,15 +21,24 @@ WITHOUT_STEPS = (
 _MAX_SLOWDOWN = 4.0
 _MAX_REASON = 300  # characters; a sample is stored every second
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
+_NOT_LOADED = re.compile(r"(ImportError|SyntaxError|IndentationError|TabError)\b")
+_NO_FILE = re.compile(r"FileNotFoundError\b|\S*python\S*: can't open file ")
+_REJECTED_ARGUMENT = re.compile(r"\S+: error: ")  # of argparse, which exits with the code 2
+_USAGE_ERROR = 2
 
 
-def error_pct(finished_s: float, deadline_s: float) -> float:
+def error_pct(finished_s: float, deadline_s: float, began_s: float) -> float | None:
     """Return the deviation from the deadline in percent, equation (7) of DECOR-NN.
 
-    >>> error_pct(finished_s=98, deadline_s=100)
+    Returns ``None`` without a deadline, and if the deadline had passed when the job began: no allocation could have met
+    it, and the time up to it is no measure of the delay.
+
+    >>> error_pct(finished_s=98, deadline_s=100, began_s=10)
     -2.0
+    >>> error_pct(finished_s=98, deadline_s=0.001, began_s=10) is None
+    True
     """
-    return 100.0 * (finished_s - deadline_s) / deadline_s
+    return None if deadline_s <= began_s or math.isinf(deadline_s) else 100.0 * (finished_s - deadline_s) / deadline_s
 
 
 def describe_failure(status: JobStatus, last_lines: Iterable[str]) -> str | None:
@@ -57,23 +67,37 @@ def in_one_line(message: str) -> str:
     return first if len(first) <= _MAX_REASON else f"{first[: _MAX_REASON - 3]}..."
 
 
-def missing_module(last_lines: Iterable[str]) -> str | None:
-    """Return the module that a Python script could not import, from its last lines; ``None`` if it ended otherwise.
+def unsuitable_code(exit_code: int | None, last_lines: Iterable[str]) -> str | None:
+    """Return what a user can do about a script that every further try would end in the same way.
 
-    >>> missing_module(["Traceback (most recent call last):", "ModuleNotFoundError: No module named 'model.layers'"])
-    'model'
+    That is a script that has trained nothing, and lacks a module or a file, has invalid code, or rejects its arguments.
+    Returns ``None`` for any other failure, such as one of the network or of memory.
+
+    >>> unsuitable_code(1, ["Traceback (most recent call last):", "FileNotFoundError: [Errno 2] ...: 'rows.csv'"])
+    'No further try follows: the file is not in the job. Name it in inputs={...} (data) or files={...} (code) of the \
+task, and read it from paceline.train.input_dir() or beside the script.'
+    >>> unsuitable_code(1, ["torch.OutOfMemoryError: CUDA out of memory"]) is None
+    True
     """
-    lines = [line for line in last_lines if line.strip()]
-    found = _MISSING_MODULE.match(lines[-1].strip()) if lines else None
-    return found[1] if found else None
-
-
-def describe_missing_module(name: str) -> str:
-    """Return what a user can do about a module that a script could not import."""
-    return (
-        f"Module {name} is not in the job. If it is your own, add files={{{name + '.py'!r}: {name + '.py'!r}}} to the "
-        "task; a package has to be installed in the image, or in the environment of a local process."
-    )
+    lines = [line.strip() for line in last_lines if line.strip()]
+    last = lines[-1] if lines else ""
+    if module := _MISSING_MODULE.match(last):
+        name = module[1]
+        return (
+            f"No further try follows: module {name} is not in the job. If it is your own, add "
+            f"files={{{name + '.py'!r}: {name + '.py'!r}}} to the task; a package has to be installed in the image, or "
+            "in the environment of a local process."
+        )
+    if _NOT_LOADED.match(last):
+        return "No further try follows: the code cannot be loaded. Change the script, or the version of the package."
+    if _NO_FILE.match(last):
+        return (
+            "No further try follows: the file is not in the job. Name it in inputs={...} (data) or files={...} (code) "
+            "of the task, and read it from paceline.train.input_dir() or beside the script."
+        )
+    if exit_code == _USAGE_ERROR and _REJECTED_ARGUMENT.match(last):
+        return "No further try follows: the script rejects its arguments. Change arguments=[...] of the task."
+    return None
 
 
 def describe_missing_progress(when: str, last_malformed: str | None) -> str:

@@ -25,10 +25,13 @@ export interface PageData {
 export interface RunJobs {
   state: string | null;
   jobs: TrainingJob[];
+  unstarted: UnstartedJob[];
   may_change: boolean;
 }
 /**
  * A training job: the data of its Airflow task instance, and the newest `pace` that the task published.
+ *
+ * `warning` is what is wrong with the output of a successful job: that it is empty.
  */
 export interface TrainingJob {
   dag_id: string;
@@ -42,14 +45,18 @@ export interface TrainingJob {
   ended_at: string | null;
   deadline: CurrentDeadline | null;
   pace: PaceSample;
+  warning: string | null;
 }
 /**
  * A deadline as the user wrote it. Changes contain `updated_at`, so that the server detects stale changes.
+ *
+ * `pending` is whether the job is about to apply it, so that its samples still have the deadline before.
  */
 export interface CurrentDeadline {
   value: unknown;
   by: string | null;
   updated_at: string;
+  pending: boolean;
 }
 /**
  * The state, allocation and forecast of a job. Times are in seconds, counted from the same time as the deadline.
@@ -158,11 +165,26 @@ export interface Remaining {
   exponent_sd: number;
 }
 /**
- * The running jobs, and the most recently ended jobs, newest first.
+ * A training task whose last try has ended at the time `at` without starting its job, and the `reason`.
+ *
+ * If the task's state is not `"failed"`, another try follows.
+ */
+export interface UnstartedJob {
+  dag_id: string;
+  run_id: string;
+  task_id: string;
+  map_index: number;
+  state: string;
+  at: string;
+  reason: string;
+}
+/**
+ * The running jobs, the most recently ended jobs, and the trainings that did not start, newest first.
  */
 export interface AllJobs {
   running: TrainingJob[];
   recent: TrainingJob[];
+  unstarted: UnstartedJob[];
 }
 /**
  * The newest results of each kind of task, newest first.

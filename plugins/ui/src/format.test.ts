@@ -40,6 +40,12 @@ test.each([
   [{ forecast_s: null, t_s: 70 }, "bad", "deadline passed 10 s ago, speed not known yet"],
   [{ state: "finished", t_s: 59.4 }, "good", "done 1 s early (−1.00 %)"],
   [{ state: "finished", t_s: 66 }, "bad", "done 6 s late (+10.00 %)"],
+  [{ state: "finished", deadline_s: 0.001, t_s: 7260 }, "bad", "done, too late: the deadline was before the start"],
+  [
+    { state: "finished", deadline_s: 60, began_s: 90, t_s: 120 },
+    "bad",
+    "done 60 s after a deadline that had passed before the start",
+  ],
   [{ state: "failed" }, "bad", "failed"],
   [{ deadline_s: null, forecast_s: 90 }, "good", "as fast as its budget allows"],
   [{ deadline_s: null, forecast_s: null }, "unknown", "speed not known yet"],

@@ -31,8 +31,14 @@ export interface Status {
 
 /** A delay of at most this fraction of the deadline counts as on time. */
 const TOLERANCE = 0.005;
+/** A time before the origin of the deadline is stored as a shorter deadline. */
+const SHORTEST_DEADLINE_S = 0.01;
 /** Of its devices: below this fraction, the page says how much a job uses. */
 const FULLY_USED = 0.9;
+
+/** Return whether the deadline had passed when the job began. */
+export const isPastAtStart = ({ deadline_s: deadline, began_s: began }: Pace) =>
+  deadline !== null && deadline <= Math.max(began, SHORTEST_DEADLINE_S);
 
 /** Return the status of a job relative to its deadline, according to a sample. */
 export function deadlineStatus(pace: Pace): Status {
@@ -45,6 +51,13 @@ export function deadlineStatus(pace: Pace): Status {
   if (deadline === null) return statusWithoutDeadline(pace);
   if (pace.state === "finished") {
     const late = now - deadline;
+    if (isPastAtStart(pace)) {
+      const text =
+        deadline <= SHORTEST_DEADLINE_S
+          ? "done, too late: the deadline was before the start"
+          : `done ${formatDuration(late)} after a deadline that had passed before the start`;
+      return { level: "bad", text, slackS: -late };
+    }
     const error = `${late >= 0 ? "+" : "−"}${Math.abs((100 * late) / deadline).toFixed(2)} %`;
     if (late <= 0) return { level: "good", text: `done ${formatDuration(late)} early (${error})`, slackS: -late };
     return {
@@ -98,6 +111,8 @@ export function jobStatus(job: TrainingJob, now = Date.now()): Status {
   const { pace, state } = job;
   const status = deadlineStatus(pace);
   if (state === "success" && pace.state === "failed") return { ...status, level: "unknown", text: "marked as success" };
+  if (job.warning && status.level === "good")
+    return { ...status, level: "danger", text: `${status.text}, but the output is empty` };
   if (pace.state === "finished" || pace.state === "failed") return status;
   if (state === "failed" || state === "upstream_failed") return { ...status, level: "bad", text: "failed" };
   if (isEnded(job))

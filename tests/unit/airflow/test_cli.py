@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import datetime, timedelta, timezone
 from unittest.mock import Mock
 
 import pytest
@@ -23,7 +24,8 @@ class FakeAirflow:
         pace = a_sample().to_json()
         jobs = [("dag", "run-0", -1), ("dag", "run-1", 3), ("other", "run-2", -1)]
         about = {"task_id": "train", "state": "running", "pace": pace}
-        return {"running": [{"dag_id": dag, "run_id": run, "map_index": index, **about} for dag, run, index in jobs]}
+        listed = [{"dag_id": dag, "run_id": run, "map_index": index, **about} for dag, run, index in jobs]
+        return {"running": listed, "unstarted": []}
 
 
 @pytest.mark.parametrize(("dag", "names"), [([], ["train", "train[3]", "train"]), (["dag"], ["train", "train[3]"])])
@@ -40,7 +42,9 @@ def test_status_lists_running_jobs(monkeypatch, capsys, dag, names):
 )
 def test_status_names_the_unit_of_an_allocation(monkeypatch, capsys, sample, shown):
     job = {"dag_id": "dag", "run_id": "r", "task_id": "train", "map_index": -1, "pace": a_sample(**sample).to_json()}
-    monkeypatch.setattr(cli, "_connect", lambda options: Mock(**{"pages.return_value": {"running": [job]}}))
+    monkeypatch.setattr(
+        cli, "_connect", lambda options: Mock(**{"pages.return_value": {"running": [job], "unstarted": []}})
+    )
     assert cli.main(["status"]) == 0
     assert shown in capsys.readouterr().out
 
@@ -51,6 +55,31 @@ def test_status_as_json_has_the_newest_samples(monkeypatch, capsys):
     first, second = json.loads(capsys.readouterr().out)
     assert (first["dag_id"], first["run_id"], first["task_id"], first["map_index"]) == ("dag", "run-0", "train", -1)
     assert first["pace"] == second["pace"] == a_sample().to_json()
+
+
+@pytest.mark.parametrize(
+    ("state", "age", "shown"),
+    [
+        ("failed", timedelta(hours=1), "was not started ("),
+        ("failed", timedelta(days=2), None),
+        ("up_for_retry", timedelta(days=2), "was not started yet, Airflow tries again ("),
+    ],
+)
+def test_status_lists_trainings_that_did_not_start(monkeypatch, capsys, state, age, shown):
+    job = {"dag_id": "dag", "run_id": "r", "task_id": "train", "map_index": 2, "state": state, "reason": "no engine"}
+    job["at"] = (datetime.now(timezone.utc) - age).isoformat()
+    found = {"running": [], "unstarted": [job, {**job, "dag_id": "other"}]}
+    monkeypatch.setattr(cli, "_connect", lambda options: Mock(**{"pages.return_value": found}))
+    assert cli.main(["status", "dag"]) == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "No training job is running."
+    assert len(others) == (1 if shown else 0)
+    for line in others:
+        assert line.startswith(f"dag  r  train[2]  {shown}")
+        assert line.endswith("): no engine")
+    assert cli.main(["status", "dag", "--json"]) == 0
+    listed = [(one["pace"], one["reason"]) for one in json.loads(capsys.readouterr().out)]
+    assert listed == ([(None, "no engine")] if shown else [])
 
 
 def test_error_for_an_invalid_url_names_the_url(monkeypatch, capsys):
@@ -108,6 +137,8 @@ def test_unix_time_as_a_deadline_is_rejected_before_airflow_is_called(monkeypatc
 class FleetAirflow:
     """A fake of the pages' API with a run in which a fleet trains, and another training task."""
 
+    author = None
+
     def __init__(self) -> None:
         self.deadlines = {("train.gate-1", -1): "20m", ("train.gate-2", -1): "20m", ("training", -1): "1h"}
         self.deadlines |= {("mapped", index): "20m" for index in (0, 1)}
@@ -130,7 +161,7 @@ class FleetAirflow:
             raise AirflowApiError(404, f"{method} {path}: 404 The Dag with ID: `{path[6:]}` was not found")
 
     def _job(self, key, value):
-        deadline = {"value": value, "by": None, "updated_at": "2030-01-01T12:00:00Z"}
+        deadline = {"value": value, "by": self.author, "updated_at": "2030-01-01T12:00:00Z"}
         pace = a_sample(deadline_s=3600.0 if value == "1h" else 1200.0).to_json()
         return {"task_id": key[0], "map_index": key[1], "state": "running", "deadline": deadline, "pace": pace}
 
@@ -150,6 +181,14 @@ def test_deadline_is_set_for_all_running_tasks_of_a_group(monkeypatch, capsys, t
     assert cli.main(["deadline", "set", "dag", "run", task, "60s"]) == 0
     assert {key for key, value in airflow.deadlines.items() if value == "60s"} == changed
     assert len(capsys.readouterr().out.splitlines()) == len(changed)
+
+
+def test_replaced_deadline_is_printed_with_its_author(monkeypatch, capsys):
+    airflow = FleetAirflow()
+    airflow.author = "anna"
+    monkeypatch.setattr(cli, "_connect", lambda options: airflow)
+    assert cli.main(["deadline", "set", "dag", "run", "training", "90m"]) == 0
+    assert "Deadline of training in run: 1h (set by anna) -> 90m." in capsys.readouterr().out
 
 
 def test_deadline_of_a_group_is_shown_by_task(monkeypatch, capsys):

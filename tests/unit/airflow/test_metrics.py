@@ -55,6 +55,13 @@ def test_check_sends_its_verdict_and_its_drifted_features(statsd: socket.socket)
     )
 
 
+def test_each_instance_of_a_mapped_sensor_has_its_own_gauges(statsd: socket.socket) -> None:  # noqa: F811
+    for index in (0, 1):
+        send_check(TASK, a_summary(drifted_features=["age"] * index), map_index=index)
+    gauges = [line for line in received(statsd, 18) if line.startswith("drift_drifted_features")]
+    assert gauges == [f"drift_drifted_features,{OF_TASK},map_index={index}:{index}|g" for index in (0, 1)]
+
+
 def test_verdict_of_two_words_is_one_tag(statsd: socket.socket) -> None:  # noqa: F811
     send_check(TASK, a_summary(verdict="bad data"))
     assert received(statsd, 1) == [f"drift_checks,{OF_TASK},verdict=bad_data:1|c"]

@@ -9,14 +9,14 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from airflow.sdk import Asset
+from airflow.sdk import DAG, Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from tests.unit.registry.stores import Store
 
 from paceline.contract import PROMOTION_XCOM
 from paceline.errors import InvalidInputError
-from paceline.operators import PromoteOperator
+from paceline.operators import ApproveOperator, DeadlineTrainingOperator, EvaluateOperator, PromoteOperator
 from paceline.operators import promote as promote_module
 from paceline.registry import Registry
 
@@ -365,9 +365,57 @@ def test_champion_promoted_during_the_decision_is_kept(
 def test_invalid_evaluation_is_rejected_by_field(
     promote: Task, registry: Registry, evaluation: Any, message: str
 ) -> None:
-    with pytest.raises(AirflowFailException, match=message):
+    # Text is checked when Airflow parses the DAG.
+    with pytest.raises((AirflowFailException, InvalidInputError), match=message):
         promote(evaluation)
     assert registry.history("flights") == []
+
+
+@pytest.mark.parametrize("kind", [PromoteOperator, ApproveOperator])
+@pytest.mark.parametrize(
+    ("evaluation", "got"),
+    [
+        (
+            lambda train, evaluate: train.output,
+            "got 'train.output, of a DeadlineTrainingOperator'",
+        ),
+        (lambda train, evaluate: train, r"got <Task\(DeadlineTrainingOperator\): train>, expected the result"),
+        (lambda train, evaluate: evaluate, r"got <Task\(EvaluateOperator\): evaluate>, expected the result"),
+        (
+            lambda train, evaluate: evaluate.output["version"],
+            r"got \"evaluate.output\['version'\], of a Evalu",
+        ),
+        (lambda train, evaluate: "evaluate", "got 'evaluate', expected the result of EvaluateOperator"),
+    ],
+)
+def test_other_value_than_an_evaluation_is_rejected_when_the_dag_is_parsed(
+    kind: Any, evaluation: Any, got: str
+) -> None:
+    with DAG("retrain", schedule=None):
+        train, evaluate, _ = _tasks()
+        arguments = {"registry": "/models"} if kind is PromoteOperator else {}
+        with pytest.raises(InvalidInputError, match=rf"^evaluation: {got}.*\(task 'last'\)$"):
+            kind(task_id="last", evaluation=evaluation(train, evaluate), **arguments)
+
+
+@pytest.mark.parametrize("kind", [PromoteOperator, ApproveOperator])
+def test_evaluation_of_a_task_that_may_return_one_is_accepted(kind: Any) -> None:
+    with DAG("retrain", schedule=None):
+        _, evaluate, other = _tasks()
+        approve = ApproveOperator(task_id="approve", evaluation=evaluate.output)
+        arguments = {"registry": "/models"} if kind is PromoteOperator else {}
+        for number, source in enumerate((evaluate.output, approve.output, other.output, other.output["evaluation"])):
+            kind(task_id=f"last_{number}", evaluation=source, **arguments)
+
+
+def _tasks() -> tuple[DeadlineTrainingOperator, EvaluateOperator, BaseOperator]:
+    """Return a training task, its evaluation, and a task that Paceline does not know."""
+    train = DeadlineTrainingOperator(task_id="train", command="python -m app.train", deadline="20m")
+    evaluate = EvaluateOperator(
+        task_id="evaluate", script="evaluate.py", model="churn", registry="/models", challenger="new",
+        data={"holdout": "holdout"}, metric="auc",
+    )  # fmt: skip
+    return train, evaluate, BaseOperator(task_id="other")
 
 
 @pytest.mark.parametrize("value", [-0.1, "-1", "much", float("nan")])

@@ -5,6 +5,7 @@ The tests read the fields from the operators, so they cover a new field automati
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from paceline.operators import (
     ApproveOperator,
     ArbiterOperator,
     DeadlineTrainingOperator,
+    Docker,
     EvaluateOperator,
     ParameterServerOperator,
     ProfileOperator,
@@ -126,6 +128,29 @@ def test_invalid_rendered_value_is_rejected_by_name(operator, field):
     task = render_task(operator, field, INVALID)
     with pytest.raises(AirflowFailException, match=rf"^{ARGUMENTS.get(field, field)}: got {{1: 2}}, expected "):
         task.execute(CONTEXT)
+
+
+@pytest.mark.parametrize(("operator", "field"), FIELDS)
+def test_unknown_name_in_a_template_fails_the_task_without_retries_and_names_the_argument(operator, field):
+    with DAG("dag", schedule=None):
+        task = operator(task_id="task", **make_arguments(operator, field, "{{ params.typo }}"))
+    message = rf"^{ARGUMENTS.get(field, field)}: got '{{{{ params.typo }}}}', expected a template that can be rendered"
+    with pytest.raises(AirflowFailException, match=rf"{message} \(.*'typo'\)$"):
+        task.render_template_fields({**CONTEXT, "task": task, "params": {}})
+
+
+@pytest.mark.parametrize("template", ["{{ params.typo }}", "{% if %}"])
+def test_template_of_a_runtime_or_of_a_mapped_task_names_the_argument(template):
+    with DAG("dag", schedule=None):
+        task = DeadlineTrainingOperator(task_id="task", **TRAIN, runtime=Docker(image=template))
+        mapped = DeadlineTrainingOperator.partial(task_id="mapped", **TRAIN).expand(arguments=[["--day", template]])
+    with pytest.raises(
+        AirflowFailException, match=rf"^runtime\.image: got '{re.escape(template)}', expected a template"
+    ):
+        task.render_template_fields({**CONTEXT, "task": task, "params": {}})
+    each = mapped.unmap({"arguments": ["--day", template]})
+    with pytest.raises(AirflowFailException, match=r"^arguments: got .*, expected a template that can be rendered"):
+        each.render_template_fields({**CONTEXT, "task": each, "params": {}})
 
 
 @pytest.mark.parametrize(("operator", "field"), FIELDS)

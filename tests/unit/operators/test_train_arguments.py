@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 from datetime import timedelta
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
+from paceline.airflow.arguments import local_copies
+from paceline.contract import TrainingResult
 from paceline.control import Gains, Limits, PaperController
 from paceline.elastic import Team
 from paceline.errors import InvalidInputError, UnsuitableCodeError
 from paceline.operators import DeadlineTrainingOperator, Docker, Kubernetes, Process, _arguments
+from paceline.operators import train as train_module
 from paceline.operators._team_runtime import open_runtime
 
 VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
@@ -210,3 +215,52 @@ def test_retries_of_the_task_or_of_its_dag_replace_the_default():
     quick = {"default_args": {"retries": 1, "retry_delay": timedelta(minutes=1)}}
     assert (a_task(dag=quick).retries, a_task(dag=quick).retry_delay) == (1, timedelta(minutes=1))
     assert a_task(dag=quick, retries=2).retries == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, ", -1.70 % from its deadline of 60.0 s"),
+        ({"deadline_s": None, "error_pct": None}, ""),
+        (
+            {"finished_s": 86_400.0, "deadline_s": 60.0, "error_pct": None},
+            ", 23:59:00 after its deadline, which had passed before it began",
+        ),
+        (
+            {"deadline_s": 0.001, "error_pct": None},
+            ", too late, because its deadline was before the time from which it counts",
+        ),
+    ],
+)
+def test_deviation_from_a_deadline_of_the_past_is_a_time(changed, expected):
+    result = TrainingResult(
+        **{
+            **{
+                "finished_s": 59.0,
+                "deadline_s": 60.0,
+                "error_pct": -1.7,
+                "met": True,
+                "mean_devices": 1.0,
+                "resizes": 3,
+            },
+            **{"restarts": 0, "device_seconds": 59.0, "step_ms_mean": 1.0, "step_ms_max": 2.0, "store_ms_mean": 9.0},
+            **{"model": "/models/1", "runtime": "docker", "origin": "2030-01-01T12:00:00+00:00", **changed},
+        }
+    )
+    assert train_module._describe_deviation(result) == expected
+
+
+def test_missing_input_is_named_with_the_worker_and_the_path(tmp_path):
+    task = DeadlineTrainingOperator(**{**VALID, "inputs": {"data": "no-such-file.csv"}})
+    with pytest.raises(InvalidInputError) as raised:
+        local_copies("inputs", task.inputs, tmp_path)
+    place = f"an existing file or folder on this worker, {socket.gethostname()} ({Path.cwd()}/no-such-file.csv does not"
+    assert place in str(raised.value)
+
+
+@pytest.mark.parametrize("place", [None, 3, ""])
+def test_input_that_is_no_place_is_rejected_when_the_dag_is_parsed(place):
+    with pytest.raises(
+        InvalidInputError, match=r"^inputs\['data'\]: got .*, expected a local path or an object storage"
+    ):
+        DeadlineTrainingOperator(**{**VALID, "inputs": {"data": place}})

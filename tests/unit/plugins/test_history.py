@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.orm import Session
 
-from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM, PACE, PROMOTION_XCOM
+from paceline.contract import DRIFT_XCOM, EVALUATION_XCOM, PACE, PROMOTION_XCOM, JointDrift
 from paceline.drift import DriftReport, DriftSettings, FeatureDrift, FeatureSettings, compare
 from paceline.plugins.web._cells import MAX_FEATURES
 from paceline.plugins.web._checks import select_checks, select_events
@@ -183,6 +183,13 @@ def test_history_has_pages_in_the_order_of_the_runs_and_states_what_is_left_out(
     assert (newest.older, oldest.older) == (True, False)
     assert [row.name for row in newest.rows[:2]] == ["small", f"f{MAX_FEATURES + 4}"]
     assert (len(newest.rows), newest.features_left_out) == (MAX_FEATURES, 6)
+
+
+def test_joint_drift_is_below_the_features(session: Session) -> None:
+    features = (FeatureDrift("wind", "numeric", "no drift"), FeatureDrift("temp", "numeric", "drift", effect=0.4))
+    joint = JointDrift("drift", "", auc=0.9, p_value=0.0, rows=100)
+    store_check(session, NOW, DriftReport("drift", "", 9, 9, features, joint=joint), model="churn")
+    assert [row.name for row in ask(session, model="churn").rows] == ["temp", "wind", "All features together"]
 
 
 DRIFTED = DriftReport("drift", "", 9, 9, (FeatureDrift("temp", "numeric", "drift", effect=0.4),))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from airflow.models.dagrun import DagRun
@@ -14,8 +15,10 @@ from airflow.utils.types import DagRunType
 from sqlalchemy.orm import Session
 from tests.samples import a_sample
 
-from paceline.contract import DEADLINE, PACE
+from paceline.contract import DEADLINE, NOT_STARTED, OUTPUT, PACE, CollectedOutput, StartFailure
 from paceline.plugins.web.jobs import all_jobs
+
+NOW = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 
 
 def add_running_job(
@@ -46,3 +49,82 @@ def test_deadline_that_json_cannot_encode_does_not_hide_the_jobs(session: Sessio
 def test_job_that_waits_in_the_triggerer_is_running(session: Session) -> None:
     add_running_job(session, "a", '"20m"', TaskInstanceState.DEFERRED)
     assert [job.dag_id for job in all_jobs(session, {"a"}, recent=0).running] == ["a"]
+
+
+def add_unstarted(
+    session: Session, dag_id: str, state: TaskInstanceState, sample_after: timedelta | None = None
+) -> None:
+    """Store the task of a training that did not start, and the sample of a job before or after that."""
+    add_running_job(session, dag_id, '"20m"', state)
+    samples = session.query(Stored).filter_by(dag_id=dag_id, key=PACE)
+    sample = samples.one()
+    failure = StartFailure(at=NOW, reason="script: got 'train.py', expected an existing file")
+    keys = {name: getattr(sample, name) for name in ("dag_run_id", "dag_id", "run_id", "task_id", "map_index")}
+    session.add(Stored(**keys, key=NOT_STARTED, value=json.dumps(failure.to_json()), updated_at=NOW))
+    if sample_after is None:
+        samples.delete()
+    else:
+        sample.updated_at = NOW + sample_after
+    session.flush()
+
+
+@pytest.mark.parametrize("state", [TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY])
+def test_training_that_never_started_is_listed_with_its_reason(any_session: Session, state: TaskInstanceState) -> None:
+    add_unstarted(any_session, "a", state)
+    listed = all_jobs(any_session, {"a"}, recent=0)
+    (job,) = listed.unstarted
+    assert (job.dag_id, job.task_id, job.state) == ("a", "train", state)
+    assert job.reason == "script: got 'train.py', expected an existing file"
+    assert (listed.running, listed.recent) == ([], [])
+    assert all_jobs(any_session, {"b"}, recent=0).unstarted == []
+
+
+@pytest.mark.parametrize(
+    ("state", "sample_after", "unstarted", "recent"),
+    [
+        (TaskInstanceState.FAILED, -timedelta(minutes=1), 1, 0),  # the sample is from before the task was cleared
+        (TaskInstanceState.FAILED, timedelta(minutes=1), 0, 1),  # a later try has started the job, which failed
+        (TaskInstanceState.SUCCESS, timedelta(minutes=1), 0, 1),
+        (TaskInstanceState.SKIPPED, None, 0, 0),
+        (TaskInstanceState.RUNNING, None, 0, 0),  # the next try is starting the job
+    ],
+)
+def test_only_the_last_try_counts_as_not_started(
+    session: Session, state: TaskInstanceState, sample_after: timedelta | None, unstarted: int, recent: int
+) -> None:
+    add_unstarted(session, "a", state, sample_after)
+    listed = all_jobs(session, {"a"}, recent=10)
+    assert (len(listed.unstarted), len(listed.recent)) == (unstarted, recent)
+
+
+@pytest.mark.parametrize(("state", "shown"), [("finished", True), ("training", False)])
+def test_finished_job_has_the_warning_about_its_output(session: Session, state: str, shown: bool) -> None:
+    add_running_job(session, "a", '"20m"', TaskInstanceState.SUCCESS)
+    sample = session.query(Stored).filter_by(key=PACE).one()
+    sample.value = json.dumps(a_sample(state=state).to_json())
+    keys = {name: getattr(sample, name) for name in ("dag_run_id", "dag_id", "run_id", "task_id", "map_index")}
+    output = CollectedOutput(place="/models", warning="The output is empty")
+    session.add(Stored(**keys, key=OUTPUT, value=json.dumps(output.to_json())))
+    session.flush()
+    (job,) = all_jobs(session, {"a"}, recent=1).recent
+    assert job.warning == ("The output is empty" if shown else None)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "sample_after", "pending"),
+    [
+        ('"40s"', timedelta(seconds=1), True),
+        ('"100s"', timedelta(seconds=1), False),  # the job has applied it
+        ('"40s"', timedelta(minutes=1), False),  # the job has rejected it
+    ],
+)
+def test_deadline_is_pending_until_the_job_has_read_it(
+    session: Session, deadline: str, sample_after: timedelta, pending: bool
+) -> None:
+    add_running_job(session, "a", deadline)
+    rows = {row.key: row for row in session.query(Stored).all()}
+    rows[DEADLINE].updated_at, rows[PACE].updated_at = NOW, NOW + sample_after
+    session.flush()
+    (job,) = all_jobs(session, {"a"}, recent=0).running
+    assert job.deadline is not None
+    assert job.deadline.pending is pending

@@ -398,23 +398,34 @@ MISSING = "ModuleNotFoundError: No module named 'layers.dense'"
 
 
 @pytest.mark.parametrize(
-    ("starts_after_s", "lines", "error"),
+    ("lines", "exit_code", "advice"),
     [
-        (1000, [MISSING], UnsuitableCodeError),
-        (1000, [MISSING, "worker 3 has ended"], TrainingFailedError),
-        (1, [MISSING], TrainingFailedError),  # another try resumes from the checkpoint: the work is not thrown away
+        ([MISSING], 1, "module layers is not in the job. If it is your own, add files={'layers.py': 'layers.py'}"),
+        (["ImportError: cannot import name 'dense' from 'layers' (layers.py)"], 1, "the code cannot be loaded"),
+        (["    for batch in", "IndentationError: unexpected indent"], 1, "the code cannot be loaded"),
+        (["FileNotFoundError: [Errno 2] No such file or directory: 'rows.csv'"], 1, "the file is not in the job"),
+        (["python: can't open file '/job/trian.py': [Errno 2] No such file or directory"], 2, "the file is not in the"),
+        (["usage: train.py [-h]", "train.py: error: unrecognized arguments: --epoch"], 2, "rejects its arguments"),
+        ([MISSING, "worker 3 has ended"], 1, None),
+        (["train.py: error: the database is down"], 1, None),
+        (["RuntimeError: CUDA error: FileNotFoundError"], 1, None),
     ],
 )
-def test_script_without_its_module_is_not_tried_again(make_job, run, starts_after_s, lines, error):
-    job = make_job(core_s=60, start_up_s=starts_after_s)
-    job.actions = [(20, lambda: (job.append_lines(*lines), job.kill(exit_code=1)))]
-    with pytest.raises(TrainingFailedError, match="ended with exit code 1") as raised:
+def test_script_that_would_end_in_the_same_way_is_not_tried_again(make_job, run, lines, exit_code, advice):
+    job = make_job(core_s=60, start_up_s=1000)
+    job.actions = [(20, lambda: (job.append_lines(*lines), job.kill(exit_code=exit_code)))]
+    with pytest.raises(TrainingFailedError, match=f"ended with exit code {exit_code}") as raised:
         run(job, 300)
-    assert type(raised.value) is error
-    if error is UnsuitableCodeError:
-        assert "Module layers is not in the job. If it is your own, add files={'layers.py': 'layers.py'}" in str(
-            raised.value
-        )
+    assert isinstance(raised.value, UnsuitableCodeError) is (advice is not None)
+    assert advice is None or (f"No further try follows: {advice}" in str(raised.value) or advice in str(raised.value))
+
+
+def test_script_that_has_trained_is_tried_again_in_any_case(make_job, run):
+    job = make_job(core_s=60, start_up_s=1)
+    job.actions = [(20, lambda: (job.append_lines(MISSING), job.kill(exit_code=1)))]
+    with pytest.raises(TrainingFailedError) as raised:
+        run(job, 300)
+    assert type(raised.value) is TrainingFailedError, "another try resumes from the checkpoint"
 
 
 def test_failed_job_without_steps_fails(make_job, run):

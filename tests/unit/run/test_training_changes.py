@@ -48,6 +48,16 @@ def test_job_that_ends_at_once_is_not_started_twice(task, monkeypatch):
     assert "Restarting the job" not in task.log.text
 
 
+def test_restarted_job_that_has_not_trained_does_not_resume_from_a_checkpoint(task):
+    task.engine.actions = [(1.0, lambda: task.engine.jobs["job-1"].kill(1))]  # before its first batch
+    with pytest.raises(TrainingFailedError):
+        task.run()
+    task.engine.actions = []
+    task.run()
+    assert "Restarting the job of an earlier try: it starts from the beginning" in task.log.text
+    assert "it resumes from its checkpoint" not in task.log.text
+
+
 def test_cleared_task_trains_changed_code_from_the_beginning(task):
     job = detach(task)
     task.clear()

@@ -78,6 +78,7 @@ def test_job_starts_even_if_its_deadline_has_passed(task, on_infeasible):
     result = task.run()
     assert "had passed before training started" in task.log.text
     assert result.met == (on_infeasible == "extend")
+    assert (result.error_pct is None) == (on_infeasible == "best_effort"), "no deviation from a deadline of the past"
 
 
 def test_deadline_before_the_start_of_the_run_is_named_as_it_was_written(task):

@@ -33,11 +33,21 @@ from paceline.sensors.reports import (
         ({"on_no_drift": "sleep"}, "on_no_drift: got 'sleep', expected 'wait', 'skip' or 'succeed'"),
         ({"settings": 0.01}, "settings: got 0.01, expected DriftSettings"),
         ({"prediction": "predicted"}, "actual: got None, expected a column name"),
+        ({"reference": "chamption"}, "reference: got 'chamption', expected a query .* or a file .*, or 'champion'"),
+        ({"current": "champion"}, r"current: got 'champion', expected a query .* or a file that ends in \.parquet"),
+        ({"current": "s3://lake@bucket/today.orc"}, "current: got 's3://lake@bucket/today.orc', expected a query"),
     ],
 )
 def test_invalid_settings_are_rejected_when_the_dag_is_parsed(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match="^" + message):
-        DriftSensor(task_id="drift", reference="a.csv", current="b.csv", **options)
+        DriftSensor(task_id="drift", **{"reference": "a.csv", "current": "b.csv", **options})
+
+
+@pytest.mark.parametrize(
+    "source", ["s3://lake@bucket/day.parquet/", "-- today\nSELECT 1", "day.sql", "{{ params.day }}"]
+)
+def test_window_is_a_query_a_file_or_a_template(source: str) -> None:
+    assert DriftSensor(task_id="drift", reference=source, current=source).current == source
 
 
 def test_error_about_a_missing_column_names_the_parameter_features(tmp_path: Path) -> None:

@@ -76,11 +76,18 @@ def find_file(field: str, source: str) -> ObjectStoragePath:
     """Return the path of a Parquet or CSV file."""
     from airflow.sdk import ObjectStoragePath
 
-    if not source.rstrip("/").lower().endswith((_PARQUET, *_CSV)):
-        raise InvalidInputError(
-            field, source, "a query that starts with SELECT or WITH, or a file that ends in .parquet, .csv or .csv.gz"
-        )
+    check_file_name(field, source)
     return ObjectStoragePath(source)
+
+
+def check_file_name(field: str, source: str, other: str = "") -> None:
+    """Raise InvalidInputError if a path or URL is neither that of a Parquet nor of a CSV file.
+
+    ``other`` is what else would be accepted instead of a path.
+    """
+    if not source.rstrip("/").lower().endswith((_PARQUET, *_CSV)):
+        accepted = "a query that starts with SELECT or WITH, or a file that ends in .parquet, .csv or .csv.gz"
+        raise InvalidInputError(field, source, accepted + other)
 
 
 def _choose(known: Sequence[str], columns: Sequence[str] | None, optional: Collection[str]) -> list[str]:

@@ -10,7 +10,7 @@ import { ChartSection } from "../pace/ChartSection";
 import { padRange } from "../pace/series";
 import { labelOf } from "../pace/times";
 import { indexAt, TimeSlider } from "../pace/TimeSlider";
-import { trendOf } from "./trendOf";
+import { firstRowOf, trendOf } from "./trendOf";
 
 /** One row of the history as a curve over time, with the threshold that it was compared with in each check. */
 export function TrendChart({ history }: { history: DriftHistory }) {
@@ -18,7 +18,7 @@ export function TrendChart({ history }: { history: DriftHistory }) {
   const [name, setName] = useState<string | null>(null);
   const [cursorT, setCursorT] = useState<number | null>(null);
   const { checks, rows, versions } = history;
-  const row = rows.find((one) => one.name === name) ?? rows[0];
+  const row = rows.find((one) => one.name === name) ?? firstRowOf(rows);
   const first = checks[0];
   if (!row || !first) return null;
   const { t, values, compared, isError, drifted, texts } = trendOf(history, row);

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { Cell, DriftHistory, HistoryRow } from "../contract";
-import { trendOf } from "./trendOf";
+import { firstRowOf, trendOf } from "./trendOf";
 
 const cell = (changed: Partial<Cell>): Cell => ({
   ...{ verdict: "no drift", effect: null, threshold: null, before: null, now: null },
@@ -34,4 +34,15 @@ test("an error has its value in both windows", () => {
   expect(trendOf(history, row)).toMatchObject({
     ...{ values: [null, null, 0.3], compared: [null, null, 0.2], isError: true, drifted: [2] },
   });
+});
+
+test("the first trend shown is that of the topmost row that has drifted", () => {
+  const rows: HistoryRow[] = [
+    { kind: "model error", name: "Model's error", cells: [cell({ now: 0.2 })] },
+    { kind: "feature", name: "temp", cells: [null, cell({ verdict: "drift" })] },
+    { kind: "all features", name: "All features together", cells: [cell({ verdict: "drift" })] },
+  ];
+  expect(firstRowOf(rows)?.name).toBe("temp");
+  expect(firstRowOf(rows.slice(0, 1))?.name).toBe("Model's error");
+  expect(firstRowOf([])).toBeUndefined();
 });

@@ -16,6 +16,11 @@ export interface Trend {
   texts: string[];
 }
 
+/** Return the row whose trend is shown first: the first one that has drifted, else the first. */
+export function firstRowOf(rows: HistoryRow[]): HistoryRow | undefined {
+  return rows.find(({ cells }) => cells.some((cell) => cell?.verdict === "drift")) ?? rows[0];
+}
+
 /** Return the values of a row over the time of the checks. */
 export function trendOf({ checks }: DriftHistory, row: HistoryRow): Trend {
   const first = Date.parse(checks[0]?.at ?? "");

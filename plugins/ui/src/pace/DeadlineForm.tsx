@@ -64,6 +64,8 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
   const from = pace.deadline_s ?? pace.forecast_s ?? pace.t_s;
   const [small = 5, large] = STEPS_S.filter((step) => step <= from / 2).slice(-2);
   const steps = large ? [-large, -small, small, large] : [-small, small];
+  // The steps count from the deadline of the newest sample, which is then not the one that the user would replace.
+  const isPending = acceptedS == null && jobs.some((job) => job.deadline?.pending);
   const submit = (event: React.FormEvent) => {
     event.preventDefault();
     if (acceptedS !== undefined) change.mutate();
@@ -93,6 +95,7 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
                 type="button"
                 size="xs"
                 variant="outline"
+                disabled={isPending}
                 onClick={() => updateText(`${Math.max(Math.round((acceptedS ?? from) + step), 1)}s`)}
               >
                 {step > 0 ? "+" : "−"}

@@ -80,6 +80,14 @@ export function JobCard({ prefix, jobs, histories, mayChange }: Props) {
             {failed.pace.reason}
           </Notice>
         ) : null}
+        {jobs
+          .filter((job) => job.warning)
+          .map((job) => (
+            <Notice key={jobKey(job)} kind="warning">
+              {several ? `${nameOf(job)}: ` : ""}
+              {job.warning}
+            </Notice>
+          ))}
         <Figures pace={pace} series={ended ? seriesOf(workers, histories) : null} taskEnded={ended} />
         {running.length ? (
           <DeadlineForm

@@ -1,9 +1,11 @@
 import { Box, Stack } from "@chakra-ui/react";
 
 import { DriftReports } from "../drift/DriftReports";
+import { formatTime, shortName } from "../format";
 import { GuideLink } from "../look/GuideLink";
 import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
+import { unstartedStatus } from "../retraining/recentJobs";
 import { groupJobs } from "./groupJobs";
 import { JobCard } from "./JobCard";
 import { TimeKindChoice, TimeKindContext, useTimeKind } from "./times";
@@ -25,12 +27,21 @@ export function RunPage({
   const jobs = (run.data?.jobs ?? []).filter(
     (job) => !taskId || (job.task_id === taskId && job.map_index === Number(mapIndex ?? -1)),
   );
+  const unstarted = (run.data?.unstarted ?? []).filter(
+    (job) => !taskId || (job.task_id === taskId && job.map_index === Number(mapIndex ?? -1)),
+  );
   const histories = useHistories(jobs);
   const [timeKind, setTimeKind] = useTimeKind();
   if (run.isPending) return <Loading query={run} height="20rem" />;
   return (
     <Stack gap={6}>
       {run.isError ? <Notice kind="error">{run.error.message}</Notice> : null}
+      {unstarted.map((job) => (
+        <Notice key={`${job.task_id} ${job.map_index}`} kind={job.state === "failed" ? "error" : "warning"}>
+          {shortName(job.task_id, job.map_index)}: {unstartedStatus(job).text} ({formatTime(new Date(job.at))}).{" "}
+          {job.reason}
+        </Notice>
+      ))}
       {jobs.length ? <TimeKindChoice kind={timeKind} onChange={setTimeKind} /> : null}
       <TimeKindContext value={timeKind}>
         {groupJobs(jobs).map(([prefix, group]) => (
@@ -43,7 +54,7 @@ export function RunPage({
           />
         ))}
       </TimeKindContext>
-      {!jobs.length && !run.isError ? (
+      {!jobs.length && !unstarted.length && !run.isError ? (
         <Notice>
           {`This ${taskId ? "task" : "run"} has no training job${hasEnded(run.data?.state) ? "" : " yet"}.`}{" "}
           <GuideLink to="watch" />

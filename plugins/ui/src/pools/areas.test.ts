@@ -5,7 +5,7 @@ import { makePace } from "../samples";
 import { amountText, areasOf, deviceHours, stack, widestPart } from "./areas";
 
 function shared(dag_id: string, history: number[] | null, changed: Partial<SharedJob> = {}): SharedJob {
-  const task = { run_id: "r", task_id: "train", map_index: -1, operator: null, try_number: 1 };
+  const task = { run_id: "r", task_id: "train", map_index: -1, operator: null, try_number: 1, warning: null };
   const times = { started_at: null, ended_at: null, deadline: null, state: "running" };
   return {
     job: { dag_id, ...task, ...times, pace: makePace() },

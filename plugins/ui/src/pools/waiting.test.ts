@@ -18,6 +18,7 @@ const shared = (dag_id: string): SharedJob => ({
     ended_at: null,
     deadline: null,
     pace: makePace({ state: "waiting" }),
+    warning: null,
   },
   lost: false,
   held: 0,

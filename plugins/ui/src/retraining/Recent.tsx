@@ -2,12 +2,21 @@ import { Button, HStack, Input, NativeSelect, Stack, Table, Text } from "@chakra
 import { useSearchParams } from "react-router-dom";
 
 import type { TrainingJob } from "../contract";
-import { formatClock, formatTime, jobStatus } from "../format";
+import { formatClock, formatTime, isPastAtStart, jobStatus } from "../format";
 import { GuideLink } from "../look/GuideLink";
 import { Notice } from "../look/Notice";
 import { StatusBadge } from "../look/StatusBadge";
 import { originOf } from "../pace/series";
-import { type Order, ORDERS, type Outcome, OUTCOMES, selectJobs } from "./recentJobs";
+import {
+  isUnstarted,
+  type Order,
+  ORDERS,
+  type Outcome,
+  OUTCOMES,
+  type RecentJob,
+  selectJobs,
+  unstartedStatus,
+} from "./recentJobs";
 import { RunLink } from "./RunLink";
 
 const TITLES: Record<Order, string> = {
@@ -18,7 +27,7 @@ const TITLES: Record<Order, string> = {
 };
 
 /** The recently ended jobs, with their deviations from the deadline. The URL has what the user looks for. */
-export function Recent({ jobs, showMore }: { jobs: TrainingJob[]; showMore: (() => void) | null }) {
+export function Recent({ jobs, showMore }: { jobs: RecentJob[]; showMore: (() => void) | null }) {
   const [parameters, setParameters] = useSearchParams();
   const text = parameters.get("search") ?? "";
   const outcome = readChoice(parameters.get("outcome"), Object.keys(OUTCOMES) as Outcome[], "all");
@@ -88,7 +97,7 @@ function readChoice<Choice extends string>(text: string | null, choices: Choice[
   return choices.find((choice) => choice === text) ?? usual;
 }
 
-function Jobs({ jobs, order, setOrder }: { jobs: TrainingJob[]; order: Order; setOrder: (order: Order) => void }) {
+function Jobs({ jobs, order, setOrder }: { jobs: RecentJob[]; order: Order; setOrder: (order: Order) => void }) {
   return (
     <Table.ScrollArea whiteSpace="normal">
       <Table.Root size="sm" aria-label="Recently ended training jobs">
@@ -121,18 +130,13 @@ function Jobs({ jobs, order, setOrder }: { jobs: TrainingJob[]; order: Order; se
               <Table.Cell px={1}>
                 <RunLink job={job} />
               </Table.Cell>
-              <Table.Cell px={1}>{formatTime(new Date(job.pace.updated_at))}</Table.Cell>
+              <Table.Cell px={1}>{formatTime(new Date(isUnstarted(job) ? job.at : job.pace.updated_at))}</Table.Cell>
               <Table.Cell px={1}>
-                <StatusBadge status={jobStatus(job)} />
-                <DeadlineOrReason job={job} />
+                <StatusBadge status={isUnstarted(job) ? unstartedStatus(job) : jobStatus(job)} />
+                {isUnstarted(job) ? <Detail text={job.reason} /> : <DeadlineOrReason job={job} />}
               </Table.Cell>
               <Table.Cell px={1} fontVariantNumeric="tabular-nums">
-                {formatClock(job.pace.t_s)}{" "}
-                {job.pace.deadline_s !== null ? (
-                  <Text as="span" color="fg.muted">
-                    of {formatClock(job.pace.deadline_s)}
-                  </Text>
-                ) : null}
+                {isUnstarted(job) ? "–" : <Duration job={job} />}
               </Table.Cell>
             </Table.Row>
           ))}
@@ -142,13 +146,33 @@ function Jobs({ jobs, order, setOrder }: { jobs: TrainingJob[]; order: Order; se
   );
 }
 
-/** Why a job has failed, or the time of its deadline. */
-function DeadlineOrReason({ job: { pace } }: { job: TrainingJob }) {
-  const deadline = pace.deadline_s === null ? null : new Date(originOf(pace).getTime() + pace.deadline_s * 1000);
-  const text = pace.reason ?? (deadline && `due ${formatTime(deadline)}`);
-  return text ? (
+function Duration({ job: { pace } }: { job: TrainingJob }) {
+  return (
+    <>
+      {formatClock(pace.t_s)}{" "}
+      {pace.deadline_s !== null && !isPastAtStart(pace) ? (
+        <Text as="span" color="fg.muted">
+          of {formatClock(pace.deadline_s)}
+        </Text>
+      ) : null}
+    </>
+  );
+}
+
+/** Why a job has failed or has no output, or the time of its deadline. */
+function DeadlineOrReason({ job: { pace, warning } }: { job: TrainingJob }) {
+  const deadline =
+    pace.deadline_s === null || isPastAtStart(pace)
+      ? null
+      : new Date(originOf(pace).getTime() + pace.deadline_s * 1000);
+  const text = pace.reason ?? warning ?? (deadline && `due ${formatTime(deadline)}`);
+  return text ? <Detail text={text} /> : null;
+}
+
+function Detail({ text }: { text: string }) {
+  return (
     <Text fontSize="xs" color="fg.muted" maxW="30rem" overflowWrap="anywhere">
       {text}
     </Text>
-  ) : null;
+  );
 }

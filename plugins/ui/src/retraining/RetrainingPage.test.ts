@@ -27,7 +27,7 @@ test("without an answer, the page does not say that no job is running or has end
   expect(failed).toContain("Airflow does not respond.");
   expect(failed).not.toMatch(/0 (running|ended)/);
 
-  query.current = { data: { running: [], recent: [] }, error: null, isPending: false };
+  query.current = { data: { running: [], recent: [], unstarted: [] }, error: null, isPending: false };
   const answered = renderToStaticMarkup(createElement(RetrainingPage));
   expect(answered).toMatch(/0 running.*0 ended/);
 });

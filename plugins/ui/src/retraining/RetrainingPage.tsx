@@ -67,9 +67,9 @@ export function RetrainingPage() {
         <Tabs.Content value="recent">
           {all.data ? (
             <Recent
-              jobs={all.data.recent}
+              jobs={[...all.data.recent, ...all.data.unstarted]}
               showMore={
-                all.data.recent.length < recent || recent >= MAX_RECENT
+                all.data.recent.length + all.data.unstarted.length < recent || recent >= MAX_RECENT
                   ? null
                   : () => setRecent(Math.min(recent * 2, MAX_RECENT))
               }

@@ -31,7 +31,8 @@ LAYERS = (
 )
 # Airflow, ``python -m``, training code or tests of other packages import these modules by name.
 ENTRY_POINTS = {"paceline.airflow.provider", "paceline.airflow.mlflow_hook", "paceline.runtime.launcher"}
-ENTRY_POINTS |= {"paceline.train.parameter_server.state_shard", "paceline.testing.policy_contract"}
+ENTRY_POINTS |= {"paceline.train.parameter_server.state_shard", "paceline.train.parallel.pod"}
+ENTRY_POINTS |= {"paceline.testing.policy_contract"}
 ENTRY_POINTS |= {
     f"paceline.train.adapters.{name}"
     for name in ("catboost", "huggingface", "keras", "lightgbm", "lightning", "sklearn", "xgboost")
@@ -94,7 +95,7 @@ EXPORTS = {
     ),
     "paceline.runtime": (
         "DockerOptions DockerRuntime Job JobFolder JobSpec JobStatus KubernetesOptions PausableJob ProcessRuntime "
-        "Runtime SupportsTeams TeamNetwork Usage"
+        "Runtime ScatteredJob SupportsTeams TeamNetwork Usage"
     ),
     "paceline.schedule": (
         "Assignment Candidate Estimates NoFeasibleWorkerError Plan Problem State deep_edge fair schedule"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.contract import RunTotals
 from paceline.errors import JobLostError, ResizePendingError, RuntimeUnavailableError
@@ -46,7 +46,8 @@ class JobAllocation:
         team: TeamJob | None = None,
         pending: PendingResize | None = None,
     ) -> None:
-        self._job = job
+        self._job: Any = job
+        self._is_scattered = hasattr(type(job), "devices_in_force")  # a ``ScatteredJob``
         self._outage = outage
         self._team = team
         self._pending = pending
@@ -111,13 +112,14 @@ class JobAllocation:
 
     def resize(self, now_s: float) -> None:
         """Resize the job to the decided allocation if it differs from the current allocation."""
-        if self.target == self.devices and self._unconfirmed is None:
-            return
         try:
+            has_other_devices = self._is_scattered and self._job.devices_in_force() != self.devices
+            if self.target == self.devices and self._unconfirmed is None and not has_other_devices:
+                return
             self._job.resize(self.target)
-        except ResizePendingError as pending:  # it may be in force at any time
+        except ResizePendingError as pending:  # it may be in force at any time, unless the job counts its devices
             self._outage.record_answer()
-            self._unconfirmed = self.target
+            self._unconfirmed = None if self._is_scattered else self.target
             self._change(pending.devices, now_s)
             if self._pending is not None:
                 self._pending.report(now_s, self.target, pending)

@@ -12,6 +12,7 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import cast
 
 from paceline.contract import (
     CEILING,
@@ -23,7 +24,7 @@ from paceline.contract import (
     JobRecord,
     TrainingResult,
 )
-from paceline.control import Controller, PastRun
+from paceline.control import GPU_QUANTUM, Controller, PastRun
 from paceline.errors import (
     DeadlineInfeasibleError,
     DetachedError,
@@ -50,6 +51,7 @@ from paceline.run._stopping import StopCheck, Stopping
 from paceline.run.clock import Clock, SystemClock
 from paceline.run.host import Host
 from paceline.run.settings import Settings
+from paceline.runtime import SupportsTeams
 from paceline.runtime.temporary import TemporaryFolder
 
 
@@ -304,13 +306,22 @@ class Training:
     def _save_record(self, record: JobRecord) -> JobRecord:
         return self._handle.save_record(record.model_copy(update={"deferred": self._leaves is not None}))
 
+    def _capacity(self) -> float:
+        """Return the cores that the job may have, on several machines if whole devices may be in several places."""
+        runtime, settings = self._handle.runtime, self._settings
+        assert runtime is not None  # set by _train
+        is_whole = settings.max_devices is not None and settings.quantum >= GPU_QUANTUM
+        if is_whole and getattr(runtime, "scatters", False) is True:
+            return cast(SupportsTeams, runtime).team_capacity()
+        return runtime.capacity()
+
     def _make_controller(
         self, origin: datetime, past: PastRun | None, *, resumes: bool
     ) -> tuple[Controller, ControllerState | None]:
         """Return this try's controller, and the stored state that it resumes from."""
         assert self._handle.runtime is not None  # set by _train
         settings = self._settings
-        limits = settings.limits(self.call_engine(self._handle.runtime.capacity), self._log)
+        limits = settings.limits(self.call_engine(self._capacity), self._log)
         deadline_s = settings.deadline_in_force_s(self._store, origin, self._seconds_after(origin), self._log)
         stored = ControllerState.read(self._store.get(CONTROLLER)) if resumes else None
         tails = self._host.past_tails(self._handle.runtime.name) if past is None else ()
@@ -345,7 +356,8 @@ class Training:
             copied = earlier.copied_checkpoint(folder) if is_new else None
             low, high = controller.limits.min_devices, controller.limits.max_devices
             spec = self._host.spec(scratch, devices)
-            spec = replace(spec, checkpoint=copied, min_devices=low, max_devices=high)
+            whole = controller.limits.quantum >= GPU_QUANTUM and not controller.limits.shares_gpus
+            spec = replace(spec, checkpoint=copied, min_devices=low, max_devices=high, whole_devices=whole)
             runtime.check(spec)
             started_s = self._seconds_after(origin)
             job = handle.attach(runtime.start(spec) if is_new else earlier.restart(runtime, spec))

@@ -115,6 +115,9 @@ class JobSpec:
     min_devices, max_devices:
         The smallest and the largest allocation that the job may get later; ``None`` for ``devices``. ``check`` may find
         that the runtime would reject them.
+    whole_devices:
+        Whether the allocation is always a whole number of devices. With ``gpus``, the devices are then GPUs; a runtime
+        whose jobs can have GPUs in several places may give a job more than ``gpus``.
     """
 
     name: str
@@ -140,6 +143,7 @@ class JobSpec:
     options: object | None = None
     min_devices: float | None = None
     max_devices: float | None = None
+    whole_devices: bool = False
 
     def cores(self, capacity: float) -> float:
         """Return the cores of CPU time with which the job starts on a machine with ``capacity`` cores."""
@@ -297,6 +301,13 @@ class PausableJob(Job, Protocol):
 
     def unpause(self) -> None:
         """Continue a suspended job."""
+
+
+class ScatteredJob(Job, Protocol):
+    """A job whose devices join and leave one by one, also without ``resize``."""
+
+    def devices_in_force(self) -> float:
+        """Return the number of devices that the job has now."""
 
 
 class SupportsTeams(Runtime, Protocol):

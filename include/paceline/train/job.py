@@ -35,6 +35,11 @@ ENV_LEAD = "PACELINE_LEAD_SOCKET"
 ENV_DEVICE = "PACELINE_DEVICE_INDEX"
 # For the same process: the file with the first states of the lead's random number generators.
 ENV_FIRST_STATES = "PACELINE_FIRST_STATES"
+# For the first process of data-parallel training whose further devices are in pods of their own: the port at which
+# these pods connect, and the secret that they have. For these pods, also ``host:port`` of the first process.
+ENV_DEVICE_PODS = "PACELINE_DEVICE_PODS"
+ENV_DEVICE_PODS_KEY = "PACELINE_DEVICE_PODS_KEY"
+ENV_LEAD_ADDRESS = "PACELINE_LEAD_ADDRESS"
 # ``lines``: print progress lines even if Paceline did not start the process.
 ENV_PROGRESS = "PACELINE_PROGRESS"
 
@@ -43,6 +48,7 @@ EXIT_EXCLUDED = 5  # worker: excluded after too many failures
 EXIT_NO_SERVER = 6  # worker: cannot reach the parameter server
 EXIT_REJECTED = 7  # worker: no retry can succeed, e.g. its script or model differs, or it has left its loop
 EXIT_STATE_LOST = 8  # parameter server: a shard of the state is lost
+EXIT_DEVICE_LOST = 9  # data-parallel training: the pod of a device was lost during a batch
 EXIT_TERMINATED = 143  # SIGTERM, in a shell's notation: 128 + 15
 
 
@@ -91,3 +97,8 @@ def is_follower() -> bool:
 def device_index() -> int:
     """Return the index of this process's device, from 0."""
     return int(os.environ.get(ENV_DEVICE, "0"))
+
+
+def gpu_index() -> int:
+    """Return the index of this process's GPU among those that it sees. A pod of a further device has only one."""
+    return 0 if ENV_LEAD_ADDRESS in os.environ else device_index()

@@ -262,6 +262,32 @@ def test_deferred_resize_is_reported_once_and_the_controller_knows_what_is_in_fo
     assert outcome.resizes == len({devices for _, devices in job.resizes})
 
 
+def test_device_that_is_lost_without_a_resize_is_reported_and_asked_for_again(make_job, run):
+    job = make_job(core_s=100)
+    resize = job.resize
+
+    class LosingJob(type(job)):
+        """A job that has only one device from 20 to 30 s."""
+
+        def devices_in_force(self):
+            if 20 <= self.elapsed_s < 30 and self.devices == 2.0:
+                self.devices = 1.0
+            return self.devices
+
+    def refuse(devices):
+        if devices > 1.0 and 20 <= job.elapsed_s < 30:
+            raise ResizePendingError(job.devices, "Device 1 has not joined: no node has room")
+        resize(devices)
+
+    job.__class__, job.resize = LosingJob, refuse
+    _, exchange = run(job, 50, limits=Limits(1.0, 2.0, 1.0))
+    kinds = [one["kind"] for one in exchange.state["history"]["events"]]
+    assert kinds.count("resize_pending") == kinds.count("resized") == 1
+    lost = [sample["devices"] for sample in exchange.samples if 21 < sample["t_s"] < 29]
+    assert set(lost) == {1.0}, "the page shows what the job has"
+    assert exchange.samples[-1]["devices"] == 2.0
+
+
 @pytest.mark.parametrize(("away_from_s", "killed_s"), [(30, 31), (31.5, 30.2)], ids=["during outage", "before outage"])
 def test_job_stopped_by_an_engine_outage_is_restarted(make_job, run, caplog, away_from_s, killed_s):
     job = make_job(core_s=60)

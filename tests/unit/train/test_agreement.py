@@ -17,10 +17,10 @@ from .machines import SAMPLES
 OPTIONS = {"counters": SAMPLES, "layers": ["one", "two"]}
 # A parameter server that would save for the second time after the end of the test.
 SLOW_SERVER = """
-from paceline.train.parameter_server import __main__, _handshake, _server
+from paceline.train.parameter_server import __main__, _server, handshake
 
 _server._POLL_S = 10_000.0
-_handshake.end_process(__main__.main())
+handshake.end_process(__main__.main())
 """
 DIFFERENCES = {
     "fewer samples": ({"samples": 40}, {}, "samples: got 40, expected 60 as in a"),

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from paceline.train.parameter_server import _handshake as handshake
 from paceline.train.parameter_server import _limits as limits
+from paceline.train.parameter_server import handshake
 from paceline.train.parameter_server import peer as peers
 from paceline.train.parameter_server._training import SharedTraining
 from paceline.train.parameter_server.peer import DisconnectedError, connect
@@ -23,10 +23,10 @@ from .machines import LIMIT_S, SAMPLES, make_joined_training
 KEY = "a secret"
 # A parameter server whose handshakes may take as long as a test.
 PATIENT_SERVER = """
-from paceline.train.parameter_server import __main__, _handshake
+from paceline.train.parameter_server import __main__, handshake
 
-_handshake._HANDSHAKE_TIMEOUT_S = 10_000.0
-_handshake.end_process(__main__.main())
+handshake._HANDSHAKE_TIMEOUT_S = 10_000.0
+handshake.end_process(__main__.main())
 """
 HELLO = {"worker": "b", "epochs": 4, "size": SAMPLES + 3, "summed": SAMPLES + 2, "dtype": "float64"}
 

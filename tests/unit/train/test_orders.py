@@ -16,7 +16,7 @@ from torch.utils.data import (
 
 from paceline.train import checkpoint, track, track_epochs
 from paceline.train.job import EXIT_EXCLUDED, EXIT_REJECTED
-from paceline.train.parameter_server import _handshake, _limits, worker
+from paceline.train.parameter_server import _limits, handshake, worker
 from paceline.train.parameter_server._server import Server
 from paceline.train.parameter_server.shards import SampleShare
 
@@ -140,7 +140,7 @@ def test_sampler_seeded_with_the_epoch_has_a_new_order_in_each_epoch(train_as_wo
 
 
 def test_sample_order_may_exceed_the_maximum_message_length(train_as_worker, monkeypatch):
-    monkeypatch.setattr(_handshake, "MAX_REQUEST_BYTES", 1000)
+    monkeypatch.setattr(handshake, "MAX_REQUEST_BYTES", 1000)
     batches = train_as_worker(DataLoader(dataset(1000), 20, shuffle=True), epochs=1)
     assert sorted(index for batch in batches for index in batch) == list(range(1000))
 

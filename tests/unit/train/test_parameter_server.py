@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.train import _session, checkpoint, track
 from paceline.train.job import EXIT_REJECTED
-from paceline.train.parameter_server import _handshake as handshake
+from paceline.train.parameter_server import handshake
 from paceline.train.parameter_server import worker as worker_module
 from paceline.train.parameter_server._training import SharedTraining
 from paceline.train.parameter_server._vector import StateVector, apply_update

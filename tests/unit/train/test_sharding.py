@@ -158,7 +158,7 @@ def test_holder_reports_a_missing_server(capsys):
 def test_end_process_keeps_the_exit_code_despite_running_threads(fork):
     program = """
 import threading
-from paceline.train.parameter_server._handshake import end_process
+from paceline.train.parameter_server.handshake import end_process
 
 threading.Thread(target=threading.Event().wait).start()  # Python's own exit would wait for it forever
 print("its last word", end="")

@@ -69,7 +69,11 @@ class Kubernetes(RuntimeSettings):
         the node has room; until then the job continues on the earlier one. By default, busy pods of a node share its
         cores. Example: ``True``.
     gpus:
-        Number of GPUs for the job alone (``nvidia.com/gpu``). Example: ``2``.
+        Number of GPUs for the job alone. A training that allocates whole GPUs (``quantum=1``) may have a larger
+        ``max_devices``: each further GPU is in a pod of its own, which joins and leaves. Example: ``2``.
+    gpu_resource:
+        Name of the cluster's resource that stands for a GPU; ``None`` if the pod template claims the GPUs of each pod,
+        for example with a DRA claim. Example: ``"amd.com/gpu"``. (templated)
     memory:
         Memory limit, which the node also reserves, in bytes or as text; ``None`` for no limit. Example: ``"16g"``.
         (templated)
@@ -102,6 +106,7 @@ class Kubernetes(RuntimeSettings):
         "kubernetes_conn_id",
         "namespace",
         "pod_template_file",
+        "gpu_resource",
         "memory",
         "disk",
         "user",
@@ -114,6 +119,7 @@ class Kubernetes(RuntimeSettings):
         "pull": boolean,
         "reserve": boolean,
         "gpus": gpu_count,
+        "gpu_resource": _text_if_any,
         "memory": size,
         "disk": size,
         "read_only": boolean,
@@ -129,6 +135,7 @@ class Kubernetes(RuntimeSettings):
     pull: bool = False
     reserve: bool = False
     gpus: int = 0
+    gpu_resource: str | None = "nvidia.com/gpu"
     memory: int | str | None = "4g"
     disk: int | str | None = "20g"
     read_only: bool = False
@@ -160,6 +167,8 @@ class Kubernetes(RuntimeSettings):
             template=self._template(),
             pull=self.pull,
             reserve=self.reserve,
+            gpu_resource=self.gpu_resource,
+            scatters=self.gpus > 0,
             max_output_bytes=memory_bytes("runtime.disk", self.disk) or sys.maxsize,
             start_timeout_s=start_timeout_s,
         )

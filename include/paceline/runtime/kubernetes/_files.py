@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from paceline.errors import PacelineError
@@ -47,7 +48,8 @@ def add(path):
     for name in names:
         add(os.path.join(path, name))
 with tarfile.open(fileobj=sys.stdout.buffer, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-    add(sys.argv[1])
+    for path in sys.argv[1:]:
+        add(path)
 """
 
 
@@ -59,6 +61,24 @@ def send_job(cluster: Cluster, pod: str, spec: JobSpec) -> None:
 def send_checkpoint(cluster: Cluster, earlier: str, pod: str) -> None:
     """Copy the checkpoint of another pod into a pod."""
     _receive(cluster, pod, read_folder(cluster, earlier, "checkpoint"), "copy the checkpoint of the earlier job")
+
+
+def copy_job(
+    cluster: Cluster, first: str, pod: str, command: Sequence[str], environment: Mapping[str, str | None]
+) -> None:
+    """Copy the files with which the job of the pod ``first`` has started into another pod, for another command.
+
+    ``environment``: variables to set, and with ``None`` to remove.
+    """
+    read = ["/bin/sh", "-c", f"cat {HOME}/state/job.json"]
+    job = json.loads(b"".join(cluster.run("read the job's description", first, read)))
+    chunks = cluster.run("read the job's files", first, [*_PYTHON, _SEND, "sdk", "input", *job["files"]])
+    _receive(cluster, pod, chunks, "copy the job's files into the pod of a further device")
+    changed = {**job["environment"], **environment}
+    job["environment"] = {name: value for name, value in changed.items() if value is not None}
+    job["command"] = list(command)
+    description = Entry("state/job.json", json.dumps(job).encode(), 0o600)
+    _receive(cluster, pod, tar_stream([description]), "describe the job of a further device")
 
 
 def read_folder(cluster: Cluster, pod: str, folder: str) -> Iterator[bytes]:
@@ -107,4 +127,5 @@ def _description(spec: JobSpec) -> dict[str, Any]:
         "environment": environment,
         "file_bytes": spec.disk_bytes,
         "lease_s": spec.lease_s,
+        "files": sorted({f"work/{PurePosixPath(target).parts[0]}" for target in spec.files}),
     }

@@ -15,10 +15,14 @@ from paceline.runtime.kubernetes._cluster import CONTAINER
 
 HOME = _supervisor.HOME
 MOVED_HOSTS = "state/moved_hosts.json"  # below the home: new addresses of the team's names
+GPU_RESOURCE = "nvidia.com/gpu"
 MANAGED = "app.kubernetes.io/managed-by=paceline"
 # Two pods can have one job's name, while one replaces the other.
 SLOTS = ("a", "b")
 JOB, LABELS, SPEC, CORES = "paceline/job", "paceline/labels", "paceline/spec", "paceline/cores-per-device"
+# Of a job whose further GPUs are in pods of their own: the manifest of these pods, and the number of the first pod's
+# GPUs. Of such a pod: the number of its device.
+DEVICE_POD, GPUS, DEVICE = "paceline/device-pod", "paceline/gpus", "paceline/device"
 READY = "paceline/ready"  # the pod has all files of the job
 RECORD = "paceline/record"
 RESERVE = "paceline/reserve"  # the request of CPU follows the limit
@@ -109,8 +113,18 @@ def disruption(pod: Mapping[str, Any]) -> str:
     return ""
 
 
-def manifest(spec: JobSpec, digest: str, slot: str, *, pull: bool, reserve: bool) -> dict[str, Any]:
-    """Return the manifest of a pod that keeps to the *restricted* Pod Security Standard, unless the user is root."""
+def command() -> list[str]:
+    """Return the command of a job's container: the supervisor."""
+    return ["/bin/sh", "-c", _START, "sh", Path(_supervisor.__file__).read_text()]
+
+
+def manifest(
+    spec: JobSpec, digest: str, slot: str, *, pull: bool, reserve: bool, gpu_resource: str | None = GPU_RESOURCE
+) -> dict[str, Any]:
+    """Return the manifest of a pod that keeps to the *restricted* Pod Security Standard, unless the user is root.
+
+    ``gpu_resource``: name of the resource that stands for a GPU; ``None`` if the template of the pod claims the GPUs.
+    """
     uid, _, gid = spec.user.partition(":")
     memory = spec.memory_bytes
     cpu = cpu_resources(spec.devices * spec.cores_per_device, reserve=reserve)
@@ -119,8 +133,8 @@ def manifest(spec: JobSpec, digest: str, slot: str, *, pull: bool, reserve: bool
         limits["memory"] = requests["memory"] = str(memory)
     if spec.disk_bytes is not None:
         limits["ephemeral-storage"] = str(spec.disk_bytes + _LOG_BYTES)
-    if spec.gpus:
-        limits["nvidia.com/gpu"] = str(spec.gpus)
+    if spec.gpus and gpu_resource is not None:
+        limits[gpu_resource] = str(spec.gpus)
     shm = min(memory, _SHM_BYTES) if memory is not None else _SHM_BYTES
     in_memory = {"medium": "Memory", "sizeLimit": str(shm)}
     volumes = {HOME: {}, "/dev/shm": in_memory, **({"/tmp": in_memory} if spec.read_only else {})}  # noqa: S108
@@ -155,7 +169,7 @@ def manifest(spec: JobSpec, digest: str, slot: str, *, pull: bool, reserve: bool
                     "name": CONTAINER,
                     "image": spec.image,
                     "imagePullPolicy": "Always" if pull else "IfNotPresent",
-                    "command": ["/bin/sh", "-c", _START, "sh", Path(_supervisor.__file__).read_text()],
+                    "command": command(),
                     "resources": {"limits": limits, "requests": requests},
                     "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
                     "securityContext": {

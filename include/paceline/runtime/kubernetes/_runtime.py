@@ -16,9 +16,10 @@ from paceline.errors import InvalidInputError, JobLostError, PacelineError, Runt
 from paceline.runtime._kubernetes_options import KubernetesOptions
 from paceline.runtime.base import Job, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, spec_digest
-from paceline.runtime.kubernetes import _pod, _team
+from paceline.runtime.kubernetes import _device_pod, _pod, _team
 from paceline.runtime.kubernetes._checks import allocatable, check_cluster, check_memory, check_rules, list_nodes
 from paceline.runtime.kubernetes._cluster import Cluster, list_pods, read_pod
+from paceline.runtime.kubernetes._device_pods import FirstPodJob
 from paceline.runtime.kubernetes._files import send_checkpoint, send_job
 from paceline.runtime.kubernetes._job import PodJob, delete_pod
 from paceline.runtime.kubernetes._placement import largest, node_filter, place, runs_there
@@ -48,6 +49,10 @@ class KubernetesRuntime:
         Whether the cluster pulls the image before each start, even if the node has it.
     reserve:
         Whether a pod requests its allocation, so that its node reserves these cores, instead of a thousandth of a core.
+    gpu_resource:
+        Name of the resource that stands for a GPU; ``None`` if the template claims a pod's GPUs.
+    scatters:
+        Whether the jobs have GPUs, so that a job that allocates whole GPUs may have some in other pods.
     max_output_bytes:
         Maximum size of the output that ``collect`` accepts.
     start_timeout_s:
@@ -72,6 +77,8 @@ class KubernetesRuntime:
         template: Mapping[str, Any] | None = None,
         pull: bool = False,
         reserve: bool = False,
+        gpu_resource: str | None = _pod.GPU_RESOURCE,
+        scatters: bool = False,
         max_output_bytes: int = 16 * 1024**3,
         start_timeout_s: float = 300.0,
     ) -> None:
@@ -79,6 +86,8 @@ class KubernetesRuntime:
         self._template = dict(template or {})
         self._pull = pull
         self._reserve = reserve
+        self._gpu_resource = gpu_resource
+        self.scatters = scatters
         self._cluster_checked_for: set[bool] = set()  # for jobs without and with a team
         self._checked: JobSpec | None = None
         self._max_output_bytes = max_output_bytes
@@ -105,7 +114,10 @@ class KubernetesRuntime:
         Needs Kubernetes 1.33, the account's rights, and that the namespace admits the pod; says all missing rights at
         once. Whether the cluster can pull the image shows at the start.
         """
+        checked = spec
         check_spec(spec)
+        if _device_pod.has_further_devices(spec):
+            spec = _device_pod.first_pod(spec)
         if spec.shares_gpus:
             raise InvalidInputError("shares_gpus", True, "False, because a pod has whole GPUs")
         _team.check(spec, self._template)
@@ -125,7 +137,7 @@ class KubernetesRuntime:
         if spec.min_devices is not None and spec.min_devices < spec.devices:
             manifests["min_devices"] = self._manifest(replace(spec, devices=spec.min_devices))
         check_rules(self._cluster, manifests, reserve=self._reserve)
-        self._checked = spec
+        self._checked = checked
 
     def start(self, spec: JobSpec) -> PodJob:
         """Start ``spec``; reattach if another process has just started its pod."""
@@ -254,13 +266,17 @@ class KubernetesRuntime:
         starter, namespace = uuid.uuid4().hex, self._cluster.namespace
         give_up_s = time.monotonic() + self._start_timeout_s
         taken = earlier["metadata"]["name"] if earlier is not None else None
+        scattered: dict[str, str] = {}
+        if _device_pod.has_further_devices(spec):
+            scattered = _device_pod.first_annotations(spec, self._manifest(_device_pod.further_pod(spec), digest))
+            spec = _device_pod.first_pod(spec)
         slot = next(slot for slot in _pod.SLOTS if _pod.pod_name(spec.name, slot) != taken)
         body = self._manifest(spec, digest, slot)
         pod = self._adopt(spec, digest, starter) if earlier is None else None
         if pod is None:
             if spec.team_network is not None:
                 body = _team.join(self._cluster, body, spec.team_network)
-            body["metadata"]["annotations"][_pod.STARTER] = starter
+            body["metadata"]["annotations"] |= {_pod.STARTER: starter, **scattered}
             pod = create_pod(self._cluster, body, give_up_s)
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         try:
@@ -299,7 +315,8 @@ class KubernetesRuntime:
         adopted = None
         for pod in self._pods_of(spec.name):
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-            is_same = _pod.annotation(pod, _pod.SPEC) == digest and spec.team_network is None
+            is_alone = spec.team_network is None or spec.team_network.alias == _device_pod.FIRST_HOST
+            is_same = _pod.annotation(pod, _pod.SPEC) == digest and is_alone
             if adopted is None and is_same and not _pod.removal(pod):
                 log.info("Pod %s of an earlier process has not started its job: taking it over", name)
                 body = {"metadata": {"uid": uid, "annotations": {_pod.STARTER: starter}}}
@@ -355,20 +372,24 @@ class KubernetesRuntime:
         return pod
 
     def _list(self) -> list[dict[str, Any]]:
-        return list_pods(self._cluster, _pod.MANAGED)
+        """Return the pods of jobs. Those of further devices belong to the job's first pod."""
+        return list_pods(self._cluster, f"{_pod.MANAGED},!{_device_pod.OF}")
 
     def _manifest(self, spec: JobSpec, digest: str = "", slot: str = _pod.SLOTS[0]) -> dict[str, Any]:
-        pod = merge(self._template, _pod.manifest(spec, digest, slot, pull=self._pull, reserve=self._reserve))
+        how: dict[str, Any] = {"pull": self._pull, "reserve": self._reserve, "gpu_resource": self._gpu_resource}
+        pod = merge(self._template, _pod.manifest(spec, digest, slot, **how))
         return place(pod, KubernetesOptions.of(spec.options))
 
     def _digest(self, spec: JobSpec) -> str:
         template = json.dumps(self._template, sort_keys=True, default=str)
         digest = spec_digest(spec) + ("-reserve" if self._reserve else "")
+        digest += "" if self._gpu_resource == _pod.GPU_RESOURCE else f"-{self._gpu_resource}"
         return digest + (hashlib.sha256(template.encode()).hexdigest()[:8] if self._template else "")
 
     def _job(self, pod: Mapping[str, Any], *, is_new: bool = False, only_new_output: bool = False) -> PodJob:
         how: dict[str, Any] = {"is_new": is_new, "only_new_output": only_new_output}
-        return PodJob(self._cluster, pod, max_output_bytes=self._max_output_bytes, **how)
+        kind = PodJob if _pod.annotation(pod, _pod.DEVICE_POD) is None else FirstPodJob
+        return kind(self._cluster, pod, max_output_bytes=self._max_output_bytes, **how)
 
 
 def _is_started(pod: Mapping[str, Any]) -> bool:

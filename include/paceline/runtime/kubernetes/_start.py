@@ -72,14 +72,11 @@ def wait_until_running(cluster: Cluster, pod: dict[str, Any], image: str | None,
     for now in follow_pod(cluster, name, pod, again_s):
         if now is None or now["metadata"]["uid"] != uid:
             break
-        state = (now["status"].get("containerStatuses") or [{}])[0].get("state") or {}
-        if "running" in state:
+        if "running" in _state(now):
             return now
-        waiting = state.get("waiting") or {}
-        if waiting.get("reason") in _HOPELESS:
-            accepted = f"an image that the cluster can run ({waiting['reason']}: {waiting.get('message', '')})"
-            raise InvalidInputError("image", image, accepted)
-        reason = _why_it_waits(now) or waiting.get("reason") or "it starts"
+        if hopeless := why_hopeless(now):
+            raise InvalidInputError("image", image, f"an image that the cluster can run ({hopeless})")
+        reason = why_it_waits(now)
         now_s = time.monotonic()
         if now["spec"].get("schedulingGates"):  # a queue, such as Kueue's, decides when the pod may start
             began_s = now_s
@@ -134,8 +131,19 @@ def _cpu(pod: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     }
 
 
-def _why_it_waits(pod: Mapping[str, Any]) -> str:
+def _state(pod: Mapping[str, Any]) -> dict[str, Any]:
+    return (pod["status"].get("containerStatuses") or [{}])[0].get("state") or {}
+
+
+def why_hopeless(pod: Mapping[str, Any]) -> str:
+    """Return why a pod will never run; empty if it may."""
+    waiting = _state(pod).get("waiting") or {}
+    return f"{waiting['reason']}: {waiting.get('message', '')}" if waiting.get("reason") in _HOPELESS else ""
+
+
+def why_it_waits(pod: Mapping[str, Any]) -> str:
+    """Return why a pod does not run yet."""
     for condition in pod["status"].get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return f"{condition.get('reason', '')}: {condition.get('message', '')}"
-    return ""
+    return (_state(pod).get("waiting") or {}).get("reason") or "it starts"

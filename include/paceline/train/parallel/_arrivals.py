@@ -25,12 +25,13 @@ _JOIN_TIMEOUT_S = 60.0
 class Arrivals:
     """Counts, in memory that all processes of a group share, the exchanges that each process has arrived at.
 
-    It also contains which processes have done their batch and are idle until the first process goes on.
+    It also contains which processes have done their batch and are idle until the first process goes on. The processes
+    of a group in several pods share no memory: each knows only its own exchanges, and all others count as missing.
 
     Parameters
     ----------
     file:
-        Path of the shared file, which the first process of the group to arrive creates.
+        Path of the shared file, which the first process of the group to arrive creates; ``None`` for memory of its own.
     rank, world_size:
         The process, and the number of processes.
 
@@ -45,11 +46,15 @@ class Arrivals:
     []
     """
 
-    def __init__(self, file: str, rank: int, world_size: int) -> None:
+    def __init__(self, file: str | None, rank: int, world_size: int) -> None:
         size = 3 * 8 * world_size
-        with open(file, "a+b") as shared:
-            shared.truncate(size)
-            numbers = memoryview(mmap.mmap(shared.fileno(), size)).cast("Q")
+        if file is None:
+            memory = mmap.mmap(-1, size)
+        else:
+            with open(file, "a+b") as shared:
+                shared.truncate(size)
+                memory = mmap.mmap(shared.fileno(), size)
+        numbers = memoryview(memory).cast("Q")
         self._counts, self._idle, self._kinds = (numbers[k * world_size : (k + 1) * world_size] for k in range(3))
         self._rank = rank
         self.waiting_since_s: float | None = None

@@ -188,7 +188,7 @@ class Follower(BatchSource):
         try:
             with arrivals.idle() if arrivals is not None else contextlib.nullcontext():
                 return self._wire.receive()
-        except (EOFError, ConnectionError):  # the lead has ended and logged the reason
+        except (EOFError, OSError):  # the lead has ended and logged the reason
             self._end_process()
 
     def _lead_has_left(self) -> bool:

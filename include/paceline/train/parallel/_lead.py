@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +21,18 @@ from paceline.train._loaders import check_divisible, with_batch_sampler
 from paceline.train._samples import data_checksum
 from paceline.train._source import BatchSource, LoopState, SessionState
 from paceline.train._values import bad_value, log
+from paceline.train.job import EXIT_DEVICE_LOST
 from paceline.train.pacing.share import whole_cores
 from paceline.train.pacing.threads import use_one_thread_on_cpu
 from paceline.train.saving import data
 from paceline.train.saving.checkpoint import Resume
 
 from ._arrivals import IncompleteGroup
-from ._process import FollowerProcess
+from ._pods import DevicePods, PodProcess
+from ._process import FollowerProcess, ProcessLink, store_states
 from ._slices import EXPECTED_SAMPLER, SlicedBatches
 from ._watchdog import Watchdog
+from ._wire import ProcessEnd
 
 if TYPE_CHECKING:
     from ._exchanges import StepWatch
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
 
 # A ready process waits this long for processes that are still starting, because each join interrupts training.
 _MAX_JOIN_WAIT_S = 5.0
+# An exchange fails before the end of the connection to the lost process is noticed.
+_LOST_TIMEOUT_S = 5.0
 _IMPORTED_S = time.monotonic()
 
 
@@ -56,9 +63,11 @@ class Lead(BatchSource):
         self._loader: Any = None  # loads this process's slice of each batch
         self._slices: SlicedBatches | None = None
         self._order: int | None = None  # checksum of the batches that are done in this epoch; ``None`` if unknown
-        self._active: list[FollowerProcess] = []
-        self._starting: list[FollowerProcess] = []
-        self._dismissed: list[FollowerProcess] = []
+        self._active: list[ProcessLink] = []
+        self._starting: list[ProcessLink] = []
+        self._dismissed: list[ProcessLink] = []
+        self._pods = DevicePods.from_environment()
+        self._store: Any = None  # through which groups with processes in other pods form
         self._target, self._failed = 1, 0
         self._ready_since_s: float | None = None
         self._regroup = False
@@ -75,6 +84,10 @@ class Lead(BatchSource):
     def devices(self) -> int:  # type: ignore[override]
         """The number of processes, including this one."""
         return 1 + len(self._active)
+
+    @property
+    def _local_devices(self) -> int:
+        return 1 + len(_local(self._active))
 
     def open(self, loop: LoopState, session: SessionState) -> None:
         """Prepare a loop. Processes that join receive the state of the session's parts."""
@@ -107,26 +120,32 @@ class Lead(BatchSource):
         return self._regroup
 
     def adjust_processes(self, target: int) -> bool:
-        """Start missing processes, end surplus processes that are starting; return whether to form a new group now."""
+        """Start missing processes, end surplus processes that are starting; return whether to form a new group now.
+
+        ``target`` is the number of processes in this pod. The runtime decides which other pods there are.
+        """
         if target != self._target:
             self._target, self._failed = target, 0
         self._update_starting()
-        for surplus in self._starting[max(0, target - self.devices) :]:
+        for surplus in _local(self._starting)[max(0, target - self._local_devices) :]:
             self._starting.remove(surplus)
             surplus.end()
-        for _ in range(target - self._failed - self.devices - len(self._starting)):
+        for _ in range(target - self._failed - self._local_devices - len(_local(self._starting))):
             try:
                 self._start_process()
             except OSError as error:  # too many processes, too little memory, or a full disk
                 self._failed += 1
                 log(f"a data-parallel process cannot be started ({error}): training continues without it")
+        if self._pods is not None and self._pods.has_waiting:
+            most = self._max_processes and max(self._max_processes - self.devices - len(self._starting), 0)
+            self._starting += self._pods.take(store_states(self._scratch_folder()), most)
         if self._starting and self._watchdog is None:
             processes = (lambda: self._active), (lambda: self._starting)
             self._watchdog = Watchdog(self._replica, *processes, self._own_start_s)
         ready = self._ready_processes()
-        if not ready:
+        if not ready or self._leaving_pods():
             self._ready_since_s = None
-            return target < self.devices
+            return target < self._local_devices or bool(self._leaving_pods())
         now_s = time.monotonic()
         if self._ready_since_s is None:
             self._ready_since_s = now_s
@@ -155,6 +174,8 @@ class Lead(BatchSource):
 
     def close(self) -> None:
         """Wait until all processes have ended, and remove the temporary folder."""
+        if LoopExit().is_error and not self._session.terminating:
+            self._exit_if_device_lost(self._active)
         data.end_workers_at_exit(self._loader)
         if self._steps is not None:
             self._steps.close()
@@ -201,6 +222,9 @@ class Lead(BatchSource):
     def _batches(self, own_batches: Iterator[Any]) -> Iterator[Any]:
         assert self._slices is not None
         for batch in own_batches:
+            if any(process.is_lost() for process in self._active if isinstance(process, PodProcess)):
+                self._regroup = True
+                return
             part = self._slices.take(self._loop.batch)
             if self._order not in (part.before, None):
                 raise RuntimeError(
@@ -227,12 +251,20 @@ class Lead(BatchSource):
     def _form_group(self) -> Resume:
         """Add ready processes to the group and remove surplus processes; return the point where training continues."""
         resume = Resume(self._loop.position(), self.epoch_start, data.snapshot(self._loop.loader), {})
-        self.before_save()
-        for process in self._active:
-            with process.connection() as wire:
-                wire.send({"command": "share gradients"})
-        self._replica.share_gradients()
-        for leaving in self._active[max(0, self._target - 1) :]:
+        lost = [process for process in self._leaving_pods() if process.is_lost()]
+        if lost and self._replica.accumulates:  # the processes have different gradients, and cannot add them up
+            self._exit_if_device_lost(lost)
+        for pod in lost:
+            self._active.remove(pod)
+            log(f"{pod.describe_end()}: training continues without it")
+            pod.end()
+        if not lost:
+            self.before_save()
+            for process in self._active:
+                with process.connection() as wire:
+                    wire.send({"command": "share gradients"})
+            self._replica.share_gradients()
+        for leaving in (*_local(self._active)[max(0, self._target - 1) :], *self._leaving_pods()):
             self._active.remove(leaving)
             self._dismiss_process(leaving)
         joining = self._ready_processes()
@@ -240,10 +272,10 @@ class Lead(BatchSource):
         self._ready_since_s = None
         self._active += joining
         self._joined_at = self._loop.done
-        while missing := self._missing_from_group(resume, joined=bool(joining)):
+        while missing := self._missing_from_group(resume, joined=bool(joining or lost)):
             for process in missing:
                 self._active.remove(process)
-                self._failed += 1
+                self._failed += not isinstance(process, PodProcess)
                 if not process.has_ended:
                     process.kill("did not join in time and was killed")
                 log(f"{process.describe_end()}: training continues without it")
@@ -251,18 +283,46 @@ class Lead(BatchSource):
         log(f"data_parallel: {others} from batch {self._loop.done}")
         return resume
 
-    def _missing_from_group(self, resume: Resume, *, joined: bool) -> list[FollowerProcess]:
-        """Form a group of the active processes; return those that did not join, without which no group was formed."""
+    def _leaving_pods(self) -> list[PodProcess]:
+        """Return the processes of the group whose pods end or are lost."""
+        pods = [process for process in self._active if isinstance(process, PodProcess)]
+        return [one for one in pods if one.is_lost() or (self._pods and self._pods.is_leaving(one.device))]
+
+    def _exit_if_device_lost(self, processes: Sequence[ProcessLink]) -> None:
+        """End the job if the pod of one of the ``processes`` is lost: its runtime restarts it from the checkpoint."""
+        give_up_s = time.monotonic() + _LOST_TIMEOUT_S
+        for process in processes:
+            if isinstance(process, PodProcess) and process.is_lost(max(give_up_s - time.monotonic(), 0.0)):
+                log(f"data_parallel: {process.describe_end()} during a batch")
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(EXIT_DEVICE_LOST)
+
+    def _place_of_group(self) -> str:
+        """Return where the next group forms, for this process."""
         self._groups += 1
-        rendezvous = str(self._scratch_folder() / f"group-{self._groups}")
+        if self._pods is None:
+            return str(self._scratch_folder() / f"group-{self._groups}")
+        if self._store is None:
+            import torch.distributed as dist
+
+            self._store = dist.TCPStore(  # type: ignore[attr-defined]
+                "127.0.0.1", 0, is_master=True, wait_for_workers=False
+            )
+        return f"tcp://127.0.0.1:{self._store.port}/{self._groups}"
+
+    def _missing_from_group(self, resume: Resume, *, joined: bool) -> list[ProcessLink]:
+        """Form a group of the active processes; return those that did not join, without which no group was formed."""
+        place = self._place_of_group()
         for rank, process in enumerate(self._active, start=1):
-            group = {"file": rendezvous, "rank": rank, "world": self.devices, "joining": joined}
+            own = place.replace("127.0.0.1", process.wire.own_host) if isinstance(process, PodProcess) else place
+            group = {"file": own, "rank": rank, "world": self.devices, "joining": joined}
             group["accumulates"] = self._replica.accumulates
             with contextlib.suppress(OSError):  # the process has ended: it will be missing
                 process.wire.send({**self._position(), "start": resume.epoch_start, "now": resume.now, "group": group})
         try:
             self._replica.join(
-                rendezvous,
+                place,
                 0,
                 self.devices,
                 self._session.parts if joined else {},
@@ -272,7 +332,7 @@ class Lead(BatchSource):
             return [self._active[rank - 1] for rank in error.ranks]
         return []
 
-    def _ready_processes(self) -> list[FollowerProcess]:
+    def _ready_processes(self) -> list[ProcessLink]:
         """Return the processes that can join now."""
         return [process for process in self._starting if process.ready and not process.is_stopped]
 
@@ -280,7 +340,7 @@ class Lead(BatchSource):
         names = ("epoch", "batch", "done", "epochs", "total")
         return {"command": "open", "position": {name: getattr(self._loop, name) for name in names}}
 
-    def _dismiss_process(self, process: FollowerProcess) -> None:
+    def _dismiss_process(self, process: ProcessLink) -> None:
         process.dismiss()
         self._dismissed.append(process)
 
@@ -299,6 +359,9 @@ class Lead(BatchSource):
             try:
                 while process.wire.is_readable():
                     message: Any = process.wire.receive()
+                    if isinstance(message, ProcessEnd):
+                        process.note(message)
+                        raise EOFError
                     process.ready = message["loop"] == self._session.loops_started
                     if process.ready:
                         self._check_data(message.get("data"))
@@ -306,7 +369,7 @@ class Lead(BatchSource):
                         process.wire.send({"command": "skip"})
             except (EOFError, OSError):
                 self._starting.remove(process)
-                self._failed += 1
+                self._failed += not isinstance(process, PodProcess)
                 log(f"{process.describe_end()} before it joined: training continues without it")
 
     def _check_data(self, checksum: int | None) -> None:
@@ -324,6 +387,11 @@ class Lead(BatchSource):
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="paceline-parallel-"))
         return self._folder
+
+
+def _local(processes: Sequence[ProcessLink]) -> list[ProcessLink]:
+    """Return the processes in this pod."""
+    return [process for process in processes if not isinstance(process, PodProcess)]
 
 
 def _gpu_count() -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
@@ -156,13 +157,15 @@ class Replica(nn.Module):
 
     def join(
         self,
-        file: str,
+        place: str,
         rank: int,
         world_size: int,
         parts: Mapping[str, Stateful],
         has_ended: Callable[[int], bool] = lambda rank: False,
     ) -> None:
-        """Form a group with the other processes through ``file``, and load ``parts`` from the first process.
+        """Form a group with the other processes at a ``place``, and load ``parts`` from the first process.
+
+        The place is the path of a new file, or ``tcp://host:port/name`` if the processes are in several pods.
 
         Raises ``IncompleteGroup`` in the first process if another process, such as one of a rank that ``has_ended``,
         does not join. The others then stay without a group.
@@ -171,12 +174,18 @@ class Replica(nn.Module):
         if world_size == 1:
             return
         device = next(self.module.parameters()).device
-        # All processes are on one machine: do not listen on other interfaces.
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            os.environ.setdefault(name, "lo")
         # Only joining has a timeout: a process may compile its model or validate before its next exchange.
-        store = dist.FileStore(file, world_size)  # type: ignore[attr-defined]
-        self.arrivals = Arrivals(f"{file}-arrivals", rank, world_size)
+        store: Any
+        if place.startswith("tcp://"):
+            address = urlsplit(place)
+            server = dist.TCPStore(str(address.hostname), address.port or 0)  # type: ignore[attr-defined]
+            store = dist.PrefixStore(address.path, server)  # type: ignore[attr-defined]
+            self.arrivals = Arrivals(None, rank, world_size)
+        else:  # all processes are on one machine: do not listen on other interfaces
+            for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+                os.environ.setdefault(name, "lo")
+            store = dist.FileStore(place, world_size)  # type: ignore[attr-defined]
+            self.arrivals = Arrivals(f"{place}-arrivals", rank, world_size)
         with self.arrivals.exchange("join"):
             if not gather(store, rank, world_size, has_ended):
                 return

@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from paceline.train._values import log
+from paceline.train.job import EXIT_DEVICE_LOST
 
 from ._arrivals import SAME_CALLS
+from ._pods import PodProcess
 
 if TYPE_CHECKING:
-    from ._process import FollowerProcess
+    from ._process import ProcessLink
     from ._replica import Replica
 
 _INTERVAL_S = 1.0
@@ -49,14 +51,14 @@ class Watchdog:
     def __init__(
         self,
         replica: Replica,
-        active: Callable[[], Sequence[FollowerProcess]],
-        starting: Callable[[], Sequence[FollowerProcess]],
+        active: Callable[[], Sequence[ProcessLink]],
+        starting: Callable[[], Sequence[ProcessLink]],
         own_start_s: float,
     ) -> None:
         self._replica, self._active, self._starting = replica, active, starting
         self._start_limit_s = max(_SHORTEST_START_LIMIT_S, _START_LIMIT_FACTOR * own_start_s)
         self._looks: Counter[object] = Counter()  # successive looks at which something was so
-        self._stopped: list[FollowerProcess] = []
+        self._stopped: list[ProcessLink] = []
         self._next_message_s: dict[object, float] = {}  # for each wait, the seconds until its next message
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-watchdog", daemon=True)
@@ -90,13 +92,13 @@ class Watchdog:
                 self._watch_start(process, seconds("starting", process))
         self._watch_exchange(active, seconds)
 
-    def _watch_start(self, process: FollowerProcess, elapsed_s: float) -> None:
+    def _watch_start(self, process: ProcessLink, elapsed_s: float) -> None:
         if elapsed_s >= self._start_limit_s:
             process.kill(f"did not reach the loop within {self._start_limit_s:.0f} s and was killed")
         elif self._is_due(process, elapsed_s):
             log(f"the {self._names([process])} has been starting for {elapsed_s:.0f} s: training continues without it")
 
-    def _watch_exchange(self, active: list[FollowerProcess], seconds: Callable[[str, object], float]) -> None:
+    def _watch_exchange(self, active: list[ProcessLink], seconds: Callable[[str, object], float]) -> None:
         arrivals = self._replica.arrivals
         since_s = None if arrivals is None else arrivals.waiting_since_s
         if arrivals is None or since_s is None:
@@ -115,7 +117,7 @@ class Watchdog:
             for process in missing:
                 if process.has_ended:
                     log(f"data_parallel: {process.describe_end()}")
-                    os._exit(1)
+                    os._exit(EXIT_DEVICE_LOST if isinstance(process, PodProcess) and process.is_lost() else 1)
 
     def _is_due(self, subject: object, elapsed_s: float) -> bool:
         due_s = self._next_message_s.get(subject, _FIRST_MESSAGE_S)
@@ -124,7 +126,7 @@ class Watchdog:
         self._next_message_s[subject] = due_s * _GROWTH
         return True
 
-    def _names(self, processes: list[FollowerProcess]) -> str:
+    def _names(self, processes: list[ProcessLink]) -> str:
         stopped = [process for process in processes if process in self._stopped]
         devices = " and ".join(str(process.device) for process in processes)
         text = f"process on device {devices}" if len(processes) == 1 else f"processes on devices {devices}"

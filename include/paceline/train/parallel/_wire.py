@@ -1,21 +1,25 @@
-"""Messages between the lead and the followers of data-parallel training, over a socket pair.
+"""Messages between the lead and the followers of data-parallel training, over a socket pair or TCP.
 
-There are two kinds: the start of a batch and a *command*, a dict that may contain
-tensors. Reading a command does not execute code from it.
+There are three kinds: the start of a batch, a *command*, a dict that may contain tensors, and the exit code of a
+process in another pod. Reading a command does not execute code from it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import select
 import socket
 from typing import Any, NamedTuple
 
-_START, _COMMAND = b"s", b"c"
+_START, _COMMAND, _END = b"s", b"c", b"e"
 _SIZE_BYTES = 8
 _CHUNK = 1 << 20
 _CHECKSUM_BITS = 32
 _MAX_EXCHANGES = 1 << 31
+# The other side of a connection is lost if it does not answer for about 20 s.
+_SILENCE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 20_000}
+_HANG_UP = getattr(select, "POLLRDHUP", 0)  # Linux
 
 
 class BatchStart(NamedTuple):
@@ -27,6 +31,20 @@ class BatchStart(NamedTuple):
     def is_after(self, exchanges: int) -> bool:
         """Return whether the batch follows this number of exchanges."""
         return self.exchanges == exchanges % _MAX_EXCHANGES
+
+
+class ProcessEnd(NamedTuple):
+    """The end of the other process, with its exit code; negative for a signal."""
+
+    code: int
+
+
+def limit_silence(connection: socket.socket) -> None:
+    """Let a TCP connection fail if the other side's machine vanishes without closing it."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _SILENCE.items():
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class Wire:
@@ -63,10 +81,35 @@ class Wire:
         packed = buffer.getvalue()
         self._connection.sendall(_COMMAND + len(packed).to_bytes(_SIZE_BYTES, "big") + packed)
 
-    def receive(self) -> BatchStart | dict[str, Any]:
+    def end(self, code: int) -> None:
+        """Tell the exit code of a process that has ended, in its place."""
+        self._connection.sendall(_END + code.to_bytes(_SIZE_BYTES, "big", signed=True))
+
+    @property
+    def own_host(self) -> str:
+        """The address of this process, as the other one reaches it."""
+        return "127.0.0.1" if self._connection.family == socket.AF_UNIX else str(self._connection.getsockname()[0])
+
+    def has_hung_up(self, timeout_s: float = 0.0) -> bool:
+        """Return whether the other process has ended or is lost, also if there are messages of it to receive."""
+        if self._connection.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._connection, _HANG_UP)
+        return bool(poll.poll(1000 * timeout_s))
+
+    def hang_up(self) -> None:
+        """End the connection, also for another thread that uses it."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def receive(self) -> BatchStart | ProcessEnd | dict[str, Any]:
         """Wait for the next message. Raises ``EOFError`` if the other process has ended."""
         kind = self._read(1)
-        number = int.from_bytes(self._read(_SIZE_BYTES), "big")
+        size = self._read(_SIZE_BYTES)
+        if kind == _END:
+            return ProcessEnd(int.from_bytes(size, "big", signed=True))
+        number = int.from_bytes(size, "big")
         if kind == _START:
             return BatchStart(number % (1 << _CHECKSUM_BITS), number >> _CHECKSUM_BITS)
         import torch

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.train import _session
 from paceline.train._values import bad_value, log, whole_number
-from paceline.train.job import device_index, is_worker, rank_count
+from paceline.train.job import gpu_index, is_worker, rank_count
 
 from ._follower import Follower
 from ._lead import Lead
@@ -93,4 +93,4 @@ def device() -> torch.device:
     """
     import torch
 
-    return torch.device("cuda", device_index()) if torch.cuda.is_available() else torch.device("cpu")
+    return torch.device("cuda", gpu_index()) if torch.cuda.is_available() else torch.device("cpu")

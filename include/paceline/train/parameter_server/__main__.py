@@ -18,8 +18,8 @@ from paceline.train.job import ENV_SERVER_KEY
 from paceline.train.saving.checkpoint import checkpoint_folder
 from paceline.train.saving.store import Store
 
-from ._handshake import end_process
 from ._server import Server
+from .handshake import end_process
 from .plan import PORT, read_plan
 
 _STUCK_S, _PATIENCE_S = 60.0, 600.0

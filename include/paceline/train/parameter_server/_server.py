@@ -17,10 +17,10 @@ from paceline.train.job import EXIT_NO_WORKERS, EXIT_STATE_LOST, EXIT_TERMINATED
 from paceline.train.saving.store import Store
 
 from ._agreement import read_description
-from ._handshake import Handshake, describe_error
 from ._holder import Holder
 from ._limits import MAX_EPOCHS, count, max_samples, number_type, printable_name
 from ._training import NOT_FINITE, SharedTraining
+from .handshake import Handshake, describe_error
 from .peer import Peer
 from .shards import MAX_FAILURES, SampleShare
 

@@ -135,6 +135,11 @@ class Peer:
         while self._call(self._socket.recv, 1 << 16):
             pass
 
+    def detach(self) -> socket.socket:
+        """Return the connected socket, which the caller closes, for messages of another kind."""
+        self._connection.close()
+        return self._socket
+
     def interrupt(self) -> None:
         """End the connection, and with it a ``receive`` in another thread."""
         with contextlib.suppress(OSError):

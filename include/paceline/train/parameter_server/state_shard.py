@@ -21,9 +21,9 @@ import torch
 from paceline.train._values import bad_value, log
 from paceline.train.job import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER, EXIT_NO_SERVER
 
-from ._handshake import Handshake, end_process
 from ._limits import MAX_PROCESSES, count, max_state_size, number_type, printable_name
 from ._vector import apply_update
+from .handshake import Handshake, end_process
 from .peer import DisconnectedError, Peer, connect, parse_address
 
 _PATIENCE_S, _RETRY_S = 120.0, 0.5

@@ -33,11 +33,11 @@ from paceline.train.saving.data import set_epoch
 
 from ._agreement import Description, describe
 from ._connection import ServerConnection
-from ._handshake import end_process
 from ._kept import KeptParts, max_packed_bytes
 from ._momentum import FollowingMomentum
 from ._schedules import FollowingScheduler, following_schedulers
 from ._vector import StateVector
+from .handshake import end_process
 from .peer import DisconnectedError
 from .plan import NOTHING_SPENT
 from .shards import Lease

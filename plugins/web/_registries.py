@@ -141,7 +141,7 @@ def open_safely(location: str) -> Registry:
     if os.path.isabs(path) and "::" not in path and "://" not in path:
         return FileRegistry(UPath(path))
     if not _is_listed(location):
-        raise UnreadableError("The API server does not open object stores that `read_object_stores` does not list.")
+        raise UnreadableError("The API server does not open object stores that `[paceline] read_object_stores` does not list.")
     try:
         return FileRegistry(storage_path(location))
     except InvalidInputError:

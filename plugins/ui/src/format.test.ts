@@ -10,6 +10,8 @@ import {
   formatDuration,
   formatTick,
   formatTime,
+  formatTotal,
+  secondsLeft,
   shortName,
   jobStatus,
   teamStatus,
@@ -50,6 +52,19 @@ test.each([
   [{ state: "detached" }, "danger", "detached: no task controls the job"],
 ] as const)("status of %o is %s: %s", (changed, level, text) => {
   expect(deadlineStatus(makePace(changed))).toMatchObject({ level, text });
+});
+
+test("total of several jobs has a sum for each unit", () => {
+  const cores = [makePace({ devices: 1.25 }), makePace({ devices: 0.5 })];
+  expect(formatTotal(cores)).toBe("1.75 cores");
+  expect(formatTotal([...cores, makePace({ devices: 2, quantum: 1 })])).toBe("1.75 cores and 2 devices");
+  expect(formatTotal([makePace({ devices: 0, state: "waiting" })])).toBe("no devices");
+});
+
+test("time to the deadline counts from now if the newest sample is old", () => {
+  const pace = makePace({ deadline_s: 60, t_s: 30, updated_at: "2030-01-01T12:00:00Z" });
+  expect(secondsLeft(pace, Date.parse("2030-01-01T12:00:05Z"))).toBe(30);
+  expect(secondsLeft(pace, Date.parse("2030-01-01T12:01:00Z"))).toBe(-30);
 });
 
 test("devices are fractional cores, whole devices or a share of GPUs", () => {

@@ -130,7 +130,7 @@ function Jobs({ jobs, order, setOrder }: { jobs: TrainingJob[]; order: Order; se
                 {formatClock(job.pace.t_s)}{" "}
                 {job.pace.deadline_s !== null ? (
                   <Text as="span" color="fg.muted">
-                    of {formatClock(job.pace.deadline_s)}
+                    of&nbsp;{formatClock(job.pace.deadline_s)}
                   </Text>
                 ) : null}
               </Table.Cell>

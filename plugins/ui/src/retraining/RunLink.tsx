@@ -10,11 +10,11 @@ export const runPath = ({ dag_id, run_id }: { dag_id: string; run_id: string }) 
 /** The name of a job, linked to the page of its run. */
 export function RunLink({ job }: { job: { dag_id: string; run_id: string; task_id: string; map_index: number } }) {
   return (
-    <Box minW="8rem">
+    <Box minW="8rem" overflowWrap="anywhere">
       <Link to={runPath(job)} style={{ textDecoration: "underline" }}>
         {job.dag_id} · {shortName(job.task_id, job.map_index)}
       </Link>
-      <Text fontSize="xs" color="fg.muted" overflowWrap="anywhere">
+      <Text fontSize="xs" color="fg.muted">
         {job.run_id}
       </Text>
     </Box>

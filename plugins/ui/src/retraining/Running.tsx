@@ -55,9 +55,9 @@ export function Running({ jobs }: { jobs: TrainingJob[] }) {
                         <Progress.Range />
                       </Progress.Track>
                     </Progress.Root>
-                    <Text fontSize="xs" color="fg.muted" fontVariantNumeric="tabular-nums" whiteSpace="nowrap">
-                      {job.pace.progress_pct.toFixed(1)} %
-                      {job.pace.deadline_s !== null ? `, setpoint ${job.pace.setpoint_pct.toFixed(1)} %` : ""}
+                    <Text fontSize="xs" color="fg.muted" fontVariantNumeric="tabular-nums">
+                      {job.pace.progress_pct.toFixed(1)}&nbsp;%
+                      {job.pace.deadline_s !== null ? `, setpoint\u00a0${job.pace.setpoint_pct.toFixed(1)}\u00a0%` : ""}
                     </Text>
                   </Table.Cell>
                   <Table.Cell px={1} fontVariantNumeric="tabular-nums" whiteSpace="nowrap">

@@ -18,7 +18,7 @@ export function PoolJobs({ view }: { view: PoolView }) {
   const reason: Column = [
     "Reason",
     (shared) => (
-      <Text fontSize="sm" minW="14rem" whiteSpace="normal">
+      <Text fontSize="sm" minW={{ base: "6rem", md: "14rem" }}>
         {shared.reason ?? "not published"}
       </Text>
     ),
@@ -102,12 +102,12 @@ function Jobs(props: {
       </Heading>
       {children}
       {jobs.length ? (
-        <Table.ScrollArea>
+        <Table.ScrollArea whiteSpace="normal">
           <Table.Root size="sm" aria-label={title}>
             <Table.Header>
               <Table.Row>
                 {columns.map(([name]) => (
-                  <Table.ColumnHeader key={name}>{name}</Table.ColumnHeader>
+                  <Table.ColumnHeader px={1} key={name}>{name}</Table.ColumnHeader>
                 ))}
               </Table.Row>
             </Table.Header>
@@ -117,7 +117,7 @@ function Jobs(props: {
                 return (
                   <Table.Row key={`${dag_id} ${run_id} ${task_id} ${map_index}`}>
                     {columns.map(([name, cell]) => (
-                      <Table.Cell key={name} fontVariantNumeric="tabular-nums">
+                      <Table.Cell px={1} key={name} fontVariantNumeric="tabular-nums">
                         {cell(shared)}
                       </Table.Cell>
                     ))}

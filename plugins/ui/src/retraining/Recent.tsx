@@ -147,7 +147,7 @@ function DeadlineOrReason({ job: { pace } }: { job: TrainingJob }) {
   const deadline = pace.deadline_s === null ? null : new Date(originOf(pace).getTime() + pace.deadline_s * 1000);
   const text = pace.reason ?? (deadline && `due ${formatTime(deadline)}`);
   return text ? (
-    <Text fontSize="xs" color="fg.muted" maxW="30rem" overflowWrap="anywhere">
+    <Text fontSize="xs" color="fg.muted" maxW="30rem" overflowWrap="anywhere" lineClamp={4} title={text}>
       {text}
     </Text>
   ) : null;

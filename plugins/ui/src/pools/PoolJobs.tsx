@@ -107,7 +107,9 @@ function Jobs(props: {
             <Table.Header>
               <Table.Row>
                 {columns.map(([name]) => (
-                  <Table.ColumnHeader px={1} key={name}>{name}</Table.ColumnHeader>
+                  <Table.ColumnHeader px={1} key={name}>
+                    {name}
+                  </Table.ColumnHeader>
                 ))}
               </Table.Row>
             </Table.Header>

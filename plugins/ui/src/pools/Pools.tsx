@@ -55,7 +55,9 @@ export function Pools() {
                       <StatusBadge status={arbiterStatus(arbiter, at)} />
                     </Table.Cell>
                     <Table.Cell px={1}>{formatDevices(held, unit)}</Table.Cell>
-                    <Table.Cell px={1}>{arbiter?.status ? formatDevices(arbiter.status.devices, unit) : "unknown"}</Table.Cell>
+                    <Table.Cell px={1}>
+                      {arbiter?.status ? formatDevices(arbiter.status.devices, unit) : "unknown"}
+                    </Table.Cell>
                     <Table.Cell px={1}>{training}</Table.Cell>
                     <Table.Cell px={1}>{waiting}</Table.Cell>
                   </Table.Row>

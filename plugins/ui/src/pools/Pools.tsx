@@ -46,7 +46,7 @@ export function Pools() {
                 const unit = unitOfPool(pool);
                 return (
                   <Table.Row key={name}>
-                    <Table.Cell px={1}>
+                    <Table.Cell px={1} minW="6rem">
                       <Link to={poolPath(name)} style={LONG_LINK}>
                         {name}
                       </Link>

@@ -41,6 +41,7 @@ test.each([
   [{ forecast_s: null }, "unknown", "speed not known yet"],
   [{ forecast_s: null, t_s: 70 }, "bad", "deadline passed 10 s ago, speed not known yet"],
   [{ state: "finished", t_s: 59.4 }, "good", "done 1 s early (−1.00 %)"],
+  [{ state: "finished", t_s: 59.7 }, "good", "done on time (−0.50 %)"],
   [{ state: "finished", t_s: 66 }, "bad", "done 6 s late (+10.00 %)"],
   [{ state: "failed" }, "bad", "failed"],
   [{ deadline_s: null, forecast_s: 90 }, "good", "as fast as its budget allows"],
@@ -103,7 +104,7 @@ test.each([
   ["skipped", {}, "excluded from training"],
   ["success", {}, "ended"],
   ["success", { state: "failed" }, "marked as success"],
-  ["success", { state: "finished", t_s: 60 }, "done 0 s early (+0.00 %)"],
+  ["success", { state: "finished", t_s: 60 }, "done on time (+0.00 %)"],
   ["up_for_retry", {}, "waiting for its next try"],
 ] as const)("status of a %s task with sample %o: %s", (state, changed, text) => {
   const pace = makePace(changed);

@@ -46,12 +46,10 @@ export function deadlineStatus(pace: Pace): Status {
   if (pace.state === "finished") {
     const late = now - deadline;
     const error = `${late >= 0 ? "+" : "−"}${Math.abs((100 * late) / deadline).toFixed(2)} %`;
-    if (late <= 0) return { level: "good", text: `done ${formatDuration(late)} early (${error})`, slackS: -late };
-    return {
-      level: late > TOLERANCE * deadline ? "bad" : "good",
-      text: `done ${formatDuration(late)} late (${error})`,
-      slackS: -late,
-    };
+    const level = late > TOLERANCE * deadline ? "bad" : "good";
+    const isOnTime = level === "good" && Math.abs(late) < 0.5;
+    const when = isOnTime ? "on time" : `${formatDuration(late)} ${late <= 0 ? "early" : "late"}`;
+    return { level, text: `done ${when} (${error})`, slackS: -late };
   }
   if (pace.state === "waiting") {
     const late = earliest === null || pace.feasible ? 0 : earliest - deadline;

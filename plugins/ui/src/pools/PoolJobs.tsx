@@ -36,7 +36,7 @@ export function PoolJobs({ view }: { view: PoolView }) {
         >
           <Notice kind="warning">
             These tasks ended without removing their container, which may still run. Clear the task, or run{" "}
-            <code>paceline clean --remove</code>, to release the devices.
+            <code style={{ whiteSpace: "nowrap" }}>paceline clean --remove</code>, to release the devices.
           </Notice>
         </Jobs>
       ) : null}

@@ -18,7 +18,7 @@ export function PoolJobs({ view }: { view: PoolView }) {
   const reason: Column = [
     "Reason",
     (shared) => (
-      <Text fontSize="sm" minW={{ base: "6rem", md: "14rem" }}>
+      <Text fontSize="sm" minW={{ base: "6rem", xl: "14rem" }} whiteSpace="normal">
         {shared.reason ?? "not published"}
       </Text>
     ),
@@ -102,7 +102,7 @@ function Jobs(props: {
       </Heading>
       {children}
       {jobs.length ? (
-        <Table.ScrollArea whiteSpace="normal">
+        <Table.ScrollArea whiteSpace={{ base: "normal", xl: "nowrap" }}>
           <Table.Root size="sm" aria-label={title}>
             <Table.Header>
               <Table.Row>

@@ -141,7 +141,8 @@ def open_safely(location: str) -> Registry:
     if os.path.isabs(path) and "::" not in path and "://" not in path:
         return FileRegistry(UPath(path))
     if not _is_listed(location):
-        raise UnreadableError("The API server does not open object stores that `read_object_stores` does not list.")
+        listed = "`[paceline] read_object_stores`"
+        raise UnreadableError(f"The API server does not open object stores that {listed} does not list.")
     try:
         return FileRegistry(storage_path(location))
     except InvalidInputError:

@@ -31,7 +31,7 @@ _NOT_STARTED = ("scheduled", "queued")
 class PoolSummary(BaseModel):
     """A pool at the time ``at``, its arbiter, and the totals of all its jobs, also of those hidden from the caller.
 
-    ``unit`` is what the numbers of devices count.
+    ``unit`` is what the numbers of devices count. ``held`` and ``training`` leave out jobs whose task has ended.
     """
 
     name: str
@@ -116,9 +116,9 @@ def pools(session: SessionDep, readable: ReadableDags) -> list[PoolSummary]:
                     at=datetime.now(timezone.utc),
                     unit=_unit(arbiter, jobs),
                     arbiter=arbiter,
-                    held=_sum(one.held for one in jobs),
+                    held=_sum(one.held for one in jobs if not one.lost),
                     committed=_sum(one.committed for one in jobs),
-                    training=sum(one.held > 0 for one in jobs),
+                    training=sum(one.held > 0 for one in jobs if not one.lost),
                     waiting=sum(one.waits for one in jobs),
                 )
             )
@@ -219,7 +219,7 @@ def _sum_up(shares: Sequence[PoolShare], histories: Sequence[Sequence[float]]) -
     return OtherJobs(
         number=len(active),
         waiting=sum(share.waits for share in active),
-        held=_sum(share.held for share in active),
+        held=_sum(share.held for share in active if not share.lost),
         committed=_sum(share.committed for share in active),
         history=[_sum(values) for values in zip(*histories, strict=True)],
     )

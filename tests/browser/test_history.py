@@ -163,6 +163,11 @@ def test_trend_and_last_statistics_have_thresholds(
             page = open_page(
                 "/plugin/retraining/drift?model=churn&registry=models", width=width, height=1800, dark=theme == "dark"
             )
+            newest = page.get_by_role("group", name=re.compile("^Drift of churn")).locator("a").nth(DAYS - 1)
+            newest.wait_for()
+            box = newest.locator("rect").first.bounding_box()
+            assert box is not None
+            assert box["x"] + box["width"] <= width, "the picture begins with the newest check, also in a narrow window"
             page.get_by_label("Trend of", exact=True).select_option("calls")
             chart = page.get_by_label(
                 re.compile(r"Trend of calls: calls: effect [\d.]+ \(threshold 0.1\), (no )?drift")

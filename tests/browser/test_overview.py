@@ -178,7 +178,7 @@ def test_promotion_by_hand_is_the_champion_on_the_page(
     model.get_by_text(re.compile(r"According to the registry \(read .*: promoted")).wait_for()
     registry.promote("flights", 2, "wrong on Sundays", hold=True)
     model.get_by_text("champion: version 2").wait_for()  # the page asks again
-    model.get_by_text(re.compile(r"held by a person\. wrong on Sundays")).wait_for()
+    model.get_by_text(re.compile(r"held by a person\. Reason: wrong on Sundays")).wait_for()
     assert cells_of(model)[0][2].endswith("champion now")
     for theme in ("light", "dark"):
         for width in (600, 1400):

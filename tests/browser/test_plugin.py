@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +50,7 @@ def test_page_without_built_scripts_shows_a_message(
     page.get_by_role("alert").get_by_text("run `make ui`").wait_for()
 
 
-def test_api_lists_fifty_running_jobs(airflow: AirflowProcess) -> None:
+def test_fifty_running_jobs_are_listed_the_most_urgent_first(airflow: AirflowProcess, open_page: OpenPage) -> None:
     (airflow.dags_folder / "many.py").write_text(DAG_WITH_50_TASKS)
     pace = record(Plant(batches=1000, batch_s=0.1), 120, until_s=60)["pace"]
     run = RecordedRun(airflow, "many")
@@ -58,5 +59,13 @@ def test_api_lists_fifty_running_jobs(airflow: AirflowProcess) -> None:
             run.put_training({"pace": pace, "deadline": "2m"}, f"train-{number}")
         rows = [one for one in airflow.pages("/jobs")["running"] if one["dag_id"] == "many"]
         assert {(one["task_id"], one["deadline"]["value"]) for one in rows} == {(f"train-{n}", "2m") for n in range(50)}
+        page = open_page("/plugin/retraining")
+        jobs = page.get_by_role("table", name="Running training jobs").get_by_role("progressbar")
+        show_all = page.get_by_role("button", name=re.compile(r"Show all \d+ running jobs"))
+        show_all.wait_for()
+        assert jobs.count() == 10
+        show_all.click()
+        page.get_by_role("button", name="Show the 10 most urgent").wait_for()
+        assert jobs.count() >= 50
     finally:
         run.end()

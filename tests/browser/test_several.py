@@ -108,7 +108,7 @@ def test_run_page_shows_combined_workers_and_each_machine(
     for at_s, task_id in enumerate(TASKS, 61):
         gates_run.put_training(record_task(task_id, {at_s: by_anna}), task_id)
     gates_run.put_state("success")
-    card.get_by_text(re.compile("done .* (early|late)")).first.wait_for()
+    card.get_by_text(re.compile("done .*(early|late|on time)")).first.wait_for()
 
 
 def test_fleet_page_shows_training_machines_and_reasons_for_exclusions(

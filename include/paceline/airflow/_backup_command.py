@@ -54,7 +54,7 @@ def _back_up(options: argparse.Namespace) -> int:
     registry = _open("REGISTRY", options.registry, options.signing_conn_id)
     target = _target("BACKUP", options.backup)
     is_complete = _copy(registry, target.root, "backup", has_deleted=True)
-    for version, path in _sources(registry):
+    for version, path in _sources(target):  # the registry may have another champion by now
         try:
             _copy_file(path, target.root / _source_folder(version))
         except Exception as error:  # an object store may raise any exception

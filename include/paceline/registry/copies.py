@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from upath import UPath
@@ -16,7 +17,7 @@ from upath import UPath
 from paceline.errors import InvalidInputError
 from paceline.registry import storage
 from paceline.registry._files import FileRegistry
-from paceline.registry.base import check_digest
+from paceline.registry.base import champion_before, check_digest
 from paceline.registry.manifest import ModelVersion, Promotion, decode
 
 _ATTEMPTS = 5
@@ -96,7 +97,13 @@ def _copy_model(source: FileRegistry, target: UPath, name: str) -> CopiedModel:
     promotions = [f"{name}/promotions/{number:06}.json" for number in _promotions(source.root, name)]
     records = {path: storage.read(source.root, path) or b"" for path in promotions}
     champion = decode(Promotion, records[promotions[-1]], promotions[-1]).version if promotions else None
-    numbers, new, problems = {*source.numbers(name)} | ({champion} if champion else set()), 0, []
+    history = []
+    for path, data in records.items():
+        with suppress(InvalidInputError):  # a damaged record is copied as it is
+            history.append(decode(Promotion, data, path))
+    # Both, even if another process has marked one for a deletion that the registry will refuse.
+    needed = {number for number in (champion, champion_before(history, champion)) if number is not None}
+    numbers, new, problems = {*source.numbers(name), *needed}, 0, []
     copied = 0
     for number in sorted(numbers):
         try:

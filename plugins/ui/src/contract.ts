@@ -660,7 +660,7 @@ export interface Version {
 /**
  * A pool at the time `at`, its arbiter, and the totals of all its jobs, also of those hidden from the caller.
  *
- * `unit` is what the numbers of devices count.
+ * `unit` is what the numbers of devices count. `held` and `training` leave out jobs whose task has ended.
  */
 export interface PoolSummary {
   name: string;

@@ -10,6 +10,8 @@ import {
   formatDuration,
   formatTick,
   formatTime,
+  formatTotal,
+  secondsLeft,
   shortName,
   jobStatus,
   teamStatus,
@@ -39,6 +41,7 @@ test.each([
   [{ forecast_s: null }, "unknown", "speed not known yet"],
   [{ forecast_s: null, t_s: 70 }, "bad", "deadline passed 10 s ago, speed not known yet"],
   [{ state: "finished", t_s: 59.4 }, "good", "done 1 s early (−1.00 %)"],
+  [{ state: "finished", t_s: 59.7 }, "good", "done on time (−0.50 %)"],
   [{ state: "finished", t_s: 66 }, "bad", "done 6 s late (+10.00 %)"],
   [{ state: "finished", deadline_s: 0.001, t_s: 7260 }, "bad", "done, too late: the deadline was before the start"],
   [
@@ -56,6 +59,19 @@ test.each([
   [{ state: "detached" }, "danger", "detached: no task controls the job"],
 ] as const)("status of %o is %s: %s", (changed, level, text) => {
   expect(deadlineStatus(makePace(changed))).toMatchObject({ level, text });
+});
+
+test("total of several jobs has a sum for each unit", () => {
+  const cores = [makePace({ devices: 1.25 }), makePace({ devices: 0.5 })];
+  expect(formatTotal(cores)).toBe("1.75 cores");
+  expect(formatTotal([...cores, makePace({ devices: 2, quantum: 1 })])).toBe("1.75 cores and 2 devices");
+  expect(formatTotal([makePace({ devices: 0, state: "waiting" })])).toBe("no devices");
+});
+
+test("time to the deadline counts from now if the newest sample is old", () => {
+  const pace = makePace({ deadline_s: 60, t_s: 30, updated_at: "2030-01-01T12:00:00Z" });
+  expect(secondsLeft(pace, Date.parse("2030-01-01T12:00:05Z"))).toBe(30);
+  expect(secondsLeft(pace, Date.parse("2030-01-01T12:01:00Z"))).toBe(-30);
 });
 
 test("devices are fractional cores, whole devices or a share of GPUs", () => {
@@ -94,7 +110,7 @@ test.each([
   ["skipped", {}, "excluded from training"],
   ["success", {}, "ended"],
   ["success", { state: "failed" }, "marked as success"],
-  ["success", { state: "finished", t_s: 60 }, "done 0 s early (+0.00 %)"],
+  ["success", { state: "finished", t_s: 60 }, "done on time (+0.00 %)"],
   ["up_for_retry", {}, "waiting for its next try"],
 ] as const)("status of a %s task with sample %o: %s", (state, changed, text) => {
   const pace = makePace(changed);

@@ -59,12 +59,10 @@ export function deadlineStatus(pace: Pace): Status {
       return { level: "bad", text, slackS: -late };
     }
     const error = `${late >= 0 ? "+" : "−"}${Math.abs((100 * late) / deadline).toFixed(2)} %`;
-    if (late <= 0) return { level: "good", text: `done ${formatDuration(late)} early (${error})`, slackS: -late };
-    return {
-      level: late > TOLERANCE * deadline ? "bad" : "good",
-      text: `done ${formatDuration(late)} late (${error})`,
-      slackS: -late,
-    };
+    const level = late > TOLERANCE * deadline ? "bad" : "good";
+    const isOnTime = level === "good" && Math.abs(late) < 0.5;
+    const when = isOnTime ? "on time" : `${formatDuration(late)} ${late <= 0 ? "early" : "late"}`;
+    return { level, text: `done ${when} (${error})`, slackS: -late };
   }
   if (pace.state === "waiting") {
     const late = earliest === null || pace.feasible ? 0 : earliest - deadline;
@@ -144,6 +142,12 @@ function interruptionOf({ pace, state }: TrainingJob, now: number): string | nul
   return silentS > SILENT_S ? `no sample for ${formatDuration(silentS)}` : null;
 }
 
+/** Return the seconds until the deadline, negative after it; they count from `now` if the newest sample is old. */
+export function secondsLeft({ deadline_s, t_s, updated_at }: Pace, now = Date.now()): number {
+  const ageS = (now - Date.parse(updated_at)) / 1000;
+  return (deadline_s ?? 0) - t_s - (ageS > SILENT_S ? ageS : 0);
+}
+
 /** What an allocation counts: fractions of cores, whole devices, or a share of GPUs. */
 export type Unit = "core" | "device" | "GPU";
 
@@ -167,6 +171,14 @@ export function formatDevices(amount: number, unit: Unit): string {
   const digits = amount >= 10 ? 1 : 2;
   const text = unit === "device" ? String(Math.round(amount)) : String(Number(amount.toFixed(digits)));
   return `${text} ${unit}${text === "1" ? "" : "s"}`;
+}
+
+/** Format the sum of the allocations of several jobs, for each unit: `4.5 cores and 2 devices`. */
+export function formatTotal(paces: Pace[]): string {
+  const sums = new Map<Unit, number>();
+  for (const pace of paces) sums.set(unitOf(pace), (sums.get(unitOf(pace)) ?? 0) + pace.devices);
+  const used = [...sums].filter(([, amount]) => amount > 0).map(([unit, amount]) => formatDevices(amount, unit));
+  return used.length > 1 ? `${used.slice(0, -1).join(", ")} and ${used.at(-1)}` : (used[0] ?? "no devices");
 }
 
 /** Format a mean allocation, which may be a part of a device: `1.25 devices`. */

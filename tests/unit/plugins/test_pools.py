@@ -170,6 +170,8 @@ def test_job_of_an_ended_task_that_was_not_removed_keeps_its_devices_reserved(se
     assert lost.history is not None
     assert done.history is not None
     assert (lost.history[-1], done.history[-1]) == (2.0, 0.0)
+    (listed,) = pools(session, {"lost", "done"})
+    assert (listed.held, listed.training, listed.committed) == (0.0, 0, 2.0), "as on the page of the pool"
     assert max(done.history) == 1.0
 
 

@@ -13,7 +13,7 @@ from upath import UPath
 
 from paceline.airflow import cli
 from paceline.errors import InvalidInputError
-from paceline.registry import FileRegistry, Registry, copies, storage
+from paceline.registry import FileRegistry, Registry, VersionNeededError, copies, storage
 
 KEY = "k" * 32
 pytestmark = pytest.mark.parametrize("store", ["local", "object store"], indirect=True)
@@ -149,6 +149,20 @@ def test_copy_is_consistent_while_versions_are_promoted_and_deleted(
     assert copied.history("flights") == signed.history("flights")
 
 
+def test_champion_before_is_copied_while_another_process_tries_to_delete_it(
+    store: Store, signed: Registry, target: UPath
+) -> None:
+    copied = []
+
+    def copy_meanwhile() -> None:
+        copied.append(copy(signed, target))
+
+    with pytest.raises(VersionNeededError):
+        signed.delete("flights", 1, check=copy_meanwhile)
+    assert copied == [{"flights": (3, 3, 2), "other": (1, 1, None)}]
+    assert contents(FileRegistry(target, signing_key=KEY)) == contents(signed)
+
+
 @pytest.mark.parametrize("promoted", [False, True])
 def test_record_that_a_task_writes_to_the_target_during_the_copy_stays(
     promoted: bool, store: Store, signed: Registry, target: UPath, model_dir: Path, monkeypatch: pytest.MonkeyPatch
@@ -206,6 +220,35 @@ def test_commands_copy_the_training_data_that_the_registry_lacks(
     assert window.read_text() == "rows"
     assert FileRegistry(restored).champion("flights") == registry.champion("flights")
     assert cli.main(["backup", store.location, backup]) == 0
+
+
+def test_backup_has_the_training_data_of_its_own_champions(
+    store: Store, tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two other versions become champion after the promotions have been read."""
+    registry, original, pending = store.open(), FileRegistry.numbers, ["once"]
+    windows = [tmp_path / f"window-{number}.csv" for number in (1, 2, 3, 4)]
+    for window in windows:
+        window.write_text(window.name)
+        registry.register(model_dir, name="flights", data_window={"source": f"file://{window}"})
+    for number in (1, 2):
+        registry.promote("flights", number, "better")
+
+    def numbers(self: FileRegistry, name: str) -> list[int]:
+        if pending:
+            pending.pop()
+            for number in (3, 4):
+                registry.promote("flights", number, "better")
+        return original(self, name)
+
+    monkeypatch.setattr(FileRegistry, "numbers", numbers)
+    backup, restored = str(tmp_path / "backup"), str(tmp_path / "restored")
+    assert cli.main(["backup", store.location, backup]) == 0
+    for window in windows:
+        window.unlink()
+    assert cli.main(["restore", backup, restored, "--sources"]) == 0
+    assert [window.exists() for window in windows] == [True, True, False, False]
+    assert FileRegistry(restored).champion_number("flights") == 2
 
 
 def test_mlflow_is_referred_to_its_own_backup(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

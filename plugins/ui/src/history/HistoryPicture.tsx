@@ -1,4 +1,5 @@
 import { Box, HStack, Text } from "@chakra-ui/react";
+import { useEffect, useRef } from "react";
 import { Link } from "react-router-dom";
 
 import type { Cell, DriftHistory, HistoryRow } from "../contract";
@@ -29,6 +30,11 @@ export function HistoryPicture({ history, name }: { history: DriftHistory; name:
   const [trainingLane, versionLane] = [lanes.length - 2, lanes.length - 1];
   const height = top(lanes.length) + HEIGHT;
   const every = Math.ceil(LABEL_WIDTH / column);
+  const box = useRef<HTMLDivElement>(null);
+  const newest = checks.at(-1)?.at;
+  useEffect(() => {
+    if (box.current) box.current.scrollLeft = box.current.scrollWidth; // a narrow window begins with the newest check
+  }, [newest]);
   return (
     <Box>
       <HStack align="start" gap={2}>
@@ -39,7 +45,7 @@ export function HistoryPicture({ history, name }: { history: DriftHistory; name:
             </Text>
           ))}
         </Box>
-        <Box overflowX="auto" tabIndex={0} role="group" aria-label="Picture of the history">
+        <Box ref={box} overflowX="auto" tabIndex={0} role="group" aria-label="Picture of the history">
           <svg
             width={(checks.length + 1.5) * column}
             height={height}

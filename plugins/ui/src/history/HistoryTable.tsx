@@ -38,7 +38,7 @@ export function HistoryTable({ history }: { history: DriftHistory }) {
     <Box asChild fontSize="sm">
       <details>
         <summary>As a table</summary>
-        <Table.ScrollArea>
+        <Table.ScrollArea whiteSpace="normal">
           <Table.Root size="sm" aria-label="Checks, trainings and versions">
             <Table.Header>
               <Table.Row>
@@ -56,7 +56,9 @@ export function HistoryTable({ history }: { history: DriftHistory }) {
                     </Link>
                   </Table.Cell>
                   <Table.Cell>{what}</Table.Cell>
-                  <Table.Cell color="fg.muted">{detail}</Table.Cell>
+                  <Table.Cell color="fg.muted" overflowWrap="anywhere" minW="12rem">
+                    {detail}
+                  </Table.Cell>
                 </Table.Row>
               ))}
             </Table.Body>

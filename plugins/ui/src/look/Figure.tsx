@@ -7,10 +7,10 @@ export function Figure({ name, value, note }: { name: string; value: string; not
       <Text color="fg.muted" fontSize="sm">
         {name}
       </Text>
-      <Text fontSize="xl" fontWeight="semibold" fontVariantNumeric="tabular-nums" lineHeight="1.3">
+      <Text fontSize="xl" fontWeight="semibold" fontVariantNumeric="tabular-nums" lineHeight="1.3" textWrap="balance">
         {value}
       </Text>
-      <Text color="fg.muted" fontSize="xs">
+      <Text color="fg.muted" fontSize="xs" textWrap="balance">
         {note}
       </Text>
     </Box>

@@ -19,7 +19,7 @@ export function Loading({ query, height }: { query: { failureReason: Error | nul
       ) : isSlow ? (
         <Notice>Airflow has not responded yet.</Notice>
       ) : null}
-      <Skeleton height={height} aria-label="Loading" />
+      <Skeleton height={height} role="status" aria-label="Loading" />
     </Stack>
   );
 }

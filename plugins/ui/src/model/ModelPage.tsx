@@ -66,7 +66,7 @@ function Versions({ view }: { view: ModelView }) {
     <>
       <Text fontSize="sm">
         {champion.source}
-        {champion.reason ? ` ${champion.reason}` : ""}
+        {champion.reason ? ` Reason: ${champion.reason}` : ""}
       </Text>
       {changed ? <Notice kind="success">{outcomeOf(changed)}</Notice> : null}
       {refusal ? <Notice>{refusal}</Notice> : null}

@@ -15,7 +15,7 @@ export function ChartSection({
   return (
     <Box>
       <HStack justify="space-between" wrap="wrap" gap={3} mb={1}>
-        <Heading as="h4" size="sm">
+        <Heading as="h3" size="sm">
           {title}
         </Heading>
         <HStack gap={4} wrap="wrap" aria-hidden>

@@ -98,6 +98,7 @@ export function Charts({ name, series, pace, events, stored }: Props) {
                 ["deadline", colors.deadline],
               ] as LegendEntry[])
             : []),
+          ...(events.some(isMarked) ? [["event", colors.muted, true] as LegendEntry] : []),
         ]}
       >
         <Chart

@@ -111,7 +111,7 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
               {timeZone()}: <b data-testid="preview">{previewText(paces, pace, acceptedS)}</b>
             </Text>
           ) : (
-            <Text fontSize="sm" color="fg.muted">
+            <Text fontSize="sm" color={rejected ? "fg.error" : "fg.muted"}>
               {rejected?.message ?? `A duration from the start, or a time of day (${timeZone()}).`}
             </Text>
           )}

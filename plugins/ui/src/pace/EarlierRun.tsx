@@ -32,7 +32,7 @@ function StoredRun({ name, job }: { name: string; job: TrainingJob }) {
     queryKey: ["earlier history", job.dag_id, job.run_id, jobKey(job), job.try_number],
     queryFn: () => getHistory(job, "history_before"),
   });
-  if (query.isPending) return <Skeleton height="8rem" aria-label="Loading" />;
+  if (query.isPending) return <Skeleton height="8rem" role="status" aria-label="Loading" />;
   if (query.isError) return <Notice kind="error">{query.error.message}</Notice>;
   const history = query.data;
   if (!history) return <Notice>No earlier run is stored: this one has continued it, or it was the first.</Notice>;

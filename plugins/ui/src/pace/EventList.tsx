@@ -11,7 +11,7 @@ export function EventList({ events, pace }: { events: RunEvent[]; pace: Pace }) 
   if (!events.length) return null;
   return (
     <Box>
-      <Heading as="h4" size="sm" mb={1}>
+      <Heading as="h3" size="sm" mb={1}>
         Events
       </Heading>
       <List.Root variant="plain" maxH="14rem" overflowY="auto" tabIndex={0} aria-label="Events">

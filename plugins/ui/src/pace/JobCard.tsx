@@ -16,6 +16,7 @@ import {
   isEnded,
   jobStatus,
   nameOfUnit,
+  secondsLeft,
   shortName,
   type Status,
   teamStatus,
@@ -60,7 +61,7 @@ export function JobCard({ prefix, jobs, histories, mayChange }: Props) {
     <Card.Root as="section" aria-label={`Training job ${name}`} size="sm">
       <Card.Header>
         <HStack justify="space-between" wrap="wrap" gap={3}>
-          <Heading as="h2" size="lg">
+          <Heading as="h2" size="lg" minW={0} overflowWrap="anywhere">
             {name}
             {several ? (
               <Text as="span" color="fg.muted" fontSize="md" fontWeight="normal">
@@ -132,7 +133,7 @@ function StatusAnnouncement({ status, name }: { status: Status; name: string }) 
 function Figures({ pace, series, taskEnded }: { pace: Pace; series: Series | null; taskEnded: boolean }) {
   const times = useTimes(pace);
   const deadline = pace.deadline_s;
-  const left = (deadline ?? 0) - pace.t_s;
+  const left = secondsLeft(pace);
   const timeLeft = left > 0 ? `in ${formatDuration(left)}` : `${formatDuration(left)} ago`;
   const ended = taskEnded || pace.state === "finished" || pace.state === "failed";
   const mean = ended && series ? meanDevices(series) : null;

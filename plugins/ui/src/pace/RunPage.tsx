@@ -56,8 +56,7 @@ export function RunPage({
       </TimeKindContext>
       {!jobs.length && !unstarted.length && !run.isError ? (
         <Notice>
-          {`This ${taskId ? "task" : "run"} has no training job${hasEnded(run.data?.state) ? "" : " yet"}.`}{" "}
-          <GuideLink to="watch" />
+          {emptyText(taskId ? "task" : "run", run.data?.state ?? null)} <GuideLink to="watch" />
         </Notice>
       ) : null}
       <Box>
@@ -71,6 +70,12 @@ export function RunPage({
       </Box>
     </Stack>
   );
+}
+
+/** Describe a run without jobs by its state, which is `null` if Airflow has no such run. */
+export function emptyText(what: "task" | "run", state: string | null): string {
+  if (state === null) return "Airflow has no such run: it has been deleted, or its address has a mistake.";
+  return `This ${what} has no training job${hasEnded(state) ? "" : " yet"}.`;
 }
 
 const hasEnded = (state: string | null | undefined) => state === "success" || state === "failed";

@@ -1,4 +1,4 @@
-import { DataList, Stack, Text } from "@chakra-ui/react";
+import { DataList, Heading, Stack, Text } from "@chakra-ui/react";
 import { Link } from "react-router-dom";
 
 import type { ArbiterTaskInstance, PoolView } from "../contract";
@@ -22,7 +22,9 @@ export function ArbiterCard({ view }: { view: PoolView }) {
   return (
     <Stack gap={3} as="section" aria-label="Arbiter">
       <Stack direction="row" gap={3} align="center" wrap="wrap">
-        <Text fontWeight="semibold">Arbiter</Text>
+        <Heading as="h2" size="md">
+          Arbiter
+        </Heading>
         <StatusBadge status={health} />
         {task?.paused && isAllocating(health) ? (
           <Text fontSize="sm" color="fg.muted">

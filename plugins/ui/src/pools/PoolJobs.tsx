@@ -18,7 +18,7 @@ export function PoolJobs({ view }: { view: PoolView }) {
   const reason: Column = [
     "Reason",
     (shared) => (
-      <Text fontSize="sm" minW="14rem" whiteSpace="normal">
+      <Text fontSize="sm" minW={{ base: "6rem", xl: "14rem" }} whiteSpace="normal">
         {shared.reason ?? "not published"}
       </Text>
     ),
@@ -36,7 +36,7 @@ export function PoolJobs({ view }: { view: PoolView }) {
         >
           <Notice kind="warning">
             These tasks ended without removing their container, which may still run. Clear the task, or run{" "}
-            <code>paceline clean --remove</code>, to release the devices.
+            <code style={{ whiteSpace: "nowrap" }}>paceline clean --remove</code>, to release the devices.
           </Notice>
         </Jobs>
       ) : null}
@@ -102,12 +102,14 @@ function Jobs(props: {
       </Heading>
       {children}
       {jobs.length ? (
-        <Table.ScrollArea>
+        <Table.ScrollArea whiteSpace={{ base: "normal", xl: "nowrap" }}>
           <Table.Root size="sm" aria-label={title}>
             <Table.Header>
               <Table.Row>
                 {columns.map(([name]) => (
-                  <Table.ColumnHeader key={name}>{name}</Table.ColumnHeader>
+                  <Table.ColumnHeader px={1} key={name}>
+                    {name}
+                  </Table.ColumnHeader>
                 ))}
               </Table.Row>
             </Table.Header>
@@ -117,7 +119,7 @@ function Jobs(props: {
                 return (
                   <Table.Row key={`${dag_id} ${run_id} ${task_id} ${map_index}`}>
                     {columns.map(([name, cell]) => (
-                      <Table.Cell key={name} fontVariantNumeric="tabular-nums">
+                      <Table.Cell px={1} key={name} fontVariantNumeric="tabular-nums">
                         {cell(shared)}
                       </Table.Cell>
                     ))}

@@ -10,7 +10,7 @@ import { Chart } from "../pace/Chart";
 import { ChartSection } from "../pace/ChartSection";
 import { labelOf } from "../pace/times";
 import { indexAt, TimeSlider } from "../pace/TimeSlider";
-import { runPath } from "../retraining/RunLink";
+import { LONG_LINK, runPath } from "../retraining/RunLink";
 import { amountText, type Area, areasOf, deviceHours, stack, widestPart } from "./areas";
 import { isWaiting, plannedStart } from "./waiting";
 
@@ -143,7 +143,7 @@ function Swatch({ sign, color }: { sign: string; color: string }) {
 function JobLink({ job }: { job: TrainingJob }) {
   return (
     <HStack gap={2} wrap="wrap" rowGap={0} whiteSpace="normal">
-      <Link to={runPath(job)} style={{ textDecoration: "underline" }}>
+      <Link to={runPath(job)} style={LONG_LINK}>
         {job.dag_id} · {shortName(job.task_id, job.map_index)}
       </Link>
       <Text fontSize="xs" color="fg.muted" overflowWrap="anywhere">

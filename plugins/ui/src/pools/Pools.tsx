@@ -8,6 +8,7 @@ import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { StatusBadge } from "../look/StatusBadge";
 import { GuideLink } from "../look/GuideLink";
+import { LONG_LINK } from "../retraining/RunLink";
 import { arbiterStatus } from "./health";
 
 const REFRESH_MS = 5000;
@@ -27,16 +28,16 @@ export function Pools() {
         </Notice>
       ) : null}
       {pools.data?.length ? (
-        <Table.ScrollArea>
+        <Table.ScrollArea whiteSpace="normal">
           <Table.Root size="sm" aria-label="Pools">
             <Table.Header>
               <Table.Row>
-                <Table.ColumnHeader>Pool</Table.ColumnHeader>
-                <Table.ColumnHeader>Arbiter</Table.ColumnHeader>
-                <Table.ColumnHeader>In use</Table.ColumnHeader>
-                <Table.ColumnHeader>Capacity</Table.ColumnHeader>
-                <Table.ColumnHeader>Jobs with devices</Table.ColumnHeader>
-                <Table.ColumnHeader>Waiting jobs</Table.ColumnHeader>
+                <Table.ColumnHeader px={1}>Pool</Table.ColumnHeader>
+                <Table.ColumnHeader px={1}>Arbiter</Table.ColumnHeader>
+                <Table.ColumnHeader px={1}>In use</Table.ColumnHeader>
+                <Table.ColumnHeader px={1}>Capacity</Table.ColumnHeader>
+                <Table.ColumnHeader px={1}>Jobs with devices</Table.ColumnHeader>
+                <Table.ColumnHeader px={1}>Waiting jobs</Table.ColumnHeader>
               </Table.Row>
             </Table.Header>
             <Table.Body>
@@ -45,18 +46,20 @@ export function Pools() {
                 const unit = unitOfPool(pool);
                 return (
                   <Table.Row key={name}>
-                    <Table.Cell>
-                      <Link to={poolPath(name)} style={{ textDecoration: "underline" }}>
+                    <Table.Cell px={1} minW="6rem">
+                      <Link to={poolPath(name)} style={LONG_LINK}>
                         {name}
                       </Link>
                     </Table.Cell>
-                    <Table.Cell>
+                    <Table.Cell px={1}>
                       <StatusBadge status={arbiterStatus(arbiter, at)} />
                     </Table.Cell>
-                    <Table.Cell>{formatDevices(held, unit)}</Table.Cell>
-                    <Table.Cell>{arbiter?.status ? formatDevices(arbiter.status.devices, unit) : "unknown"}</Table.Cell>
-                    <Table.Cell>{training}</Table.Cell>
-                    <Table.Cell>{waiting}</Table.Cell>
+                    <Table.Cell px={1}>{formatDevices(held, unit)}</Table.Cell>
+                    <Table.Cell px={1}>
+                      {arbiter?.status ? formatDevices(arbiter.status.devices, unit) : "unknown"}
+                    </Table.Cell>
+                    <Table.Cell px={1}>{training}</Table.Cell>
+                    <Table.Cell px={1}>{waiting}</Table.Cell>
                   </Table.Row>
                 );
               })}

@@ -59,7 +59,7 @@ function ModelCard({ model }: { model: Model }) {
       <Card.Body gap={3}>
         <Text fontSize="sm" overflowWrap="anywhere">
           {champion.source}
-          {champion.reason ? ` ${champion.reason}` : ""}
+          {champion.reason ? ` Reason: ${champion.reason}` : ""}
         </Text>
         <Evaluations model={model} />
         {model.registry ? (

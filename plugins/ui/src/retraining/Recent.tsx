@@ -152,7 +152,7 @@ function Duration({ job: { pace } }: { job: TrainingJob }) {
       {formatClock(pace.t_s)}{" "}
       {pace.deadline_s !== null && !isPastAtStart(pace) ? (
         <Text as="span" color="fg.muted">
-          of {formatClock(pace.deadline_s)}
+          of&nbsp;{formatClock(pace.deadline_s)}
         </Text>
       ) : null}
     </>
@@ -171,7 +171,7 @@ function DeadlineOrReason({ job: { pace, warning } }: { job: TrainingJob }) {
 
 function Detail({ text }: { text: string }) {
   return (
-    <Text fontSize="xs" color="fg.muted" maxW="30rem" overflowWrap="anywhere">
+    <Text fontSize="xs" color="fg.muted" maxW="30rem" overflowWrap="anywhere" lineClamp={4} title={text}>
       {text}
     </Text>
   );

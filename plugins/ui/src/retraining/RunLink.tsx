@@ -7,11 +7,14 @@ import { shortName } from "../format";
 export const runPath = ({ dag_id, run_id }: { dag_id: string; run_id: string }) =>
   `/plugin/retraining/dags/${encodeURIComponent(dag_id)}/runs/${encodeURIComponent(run_id)}`;
 
+/** The style of a link with a name that may be too long for its place; Airflow sets `overflow-wrap` on all elements. */
+export const LONG_LINK = { textDecoration: "underline", overflowWrap: "anywhere", whiteSpace: "normal" } as const;
+
 /** The name of a job, linked to the page of its run. */
 export function RunLink({ job }: { job: { dag_id: string; run_id: string; task_id: string; map_index: number } }) {
   return (
     <Box minW="8rem">
-      <Link to={runPath(job)} style={{ textDecoration: "underline" }}>
+      <Link to={runPath(job)} style={LONG_LINK}>
         {job.dag_id} · {shortName(job.task_id, job.map_index)}
       </Link>
       <Text fontSize="xs" color="fg.muted" overflowWrap="anywhere">

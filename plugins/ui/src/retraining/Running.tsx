@@ -1,28 +1,30 @@
-import { Heading, Progress, Stack, Table, Text } from "@chakra-ui/react";
+import { Button, Heading, Progress, Stack, Table, Text } from "@chakra-ui/react";
+import { useState } from "react";
 
 import type { TrainingJob } from "../contract";
 import { GuideLink } from "../look/GuideLink";
 import { StatusBadge } from "../look/StatusBadge";
 import { Notice } from "../look/Notice";
-import { formatDevicesOf, type Level, jobStatus } from "../format";
+import { formatDevicesOf, formatTotal, type Level, jobStatus } from "../format";
 import { RunLink } from "./RunLink";
 
 const URGENCY: Level[] = ["bad", "danger", "unknown", "good"];
+const MOST_ROWS = 10; // the tabs below stay in reach
 
-/** The running jobs, most urgent first. */
+/** The running jobs, most urgent first; the user may show those after the first ten. */
 export function Running({ jobs }: { jobs: TrainingJob[] }) {
+  const [showsAll, setShowsAll] = useState(false);
   const rows = jobs
     .map((job) => ({ job, status: jobStatus(job) }))
     .toSorted(
       ({ status: a }, { status: b }) => URGENCY.indexOf(a.level) - URGENCY.indexOf(b.level) || a.slackS - b.slackS,
     );
-  const allocated = jobs.reduce((sum, job) => sum + job.pace.devices, 0);
   return (
     <Stack gap={2}>
       <Heading as="h2" size="md">
         Running now{" "}
         <Text as="span" color="fg.muted" fontWeight="normal" fontSize="sm">
-          {jobs.length ? `${jobs.length}, on ${Number(allocated.toFixed(2))} cores or devices` : ""}
+          {jobs.length ? `${jobs.length}, on ${formatTotal(jobs.map(({ pace }) => pace))}` : ""}
         </Text>
       </Heading>
       {rows.length ? (
@@ -39,7 +41,7 @@ export function Running({ jobs }: { jobs: TrainingJob[] }) {
               </Table.Row>
             </Table.Header>
             <Table.Body>
-              {rows.map(({ job, status }) => (
+              {rows.slice(0, showsAll ? undefined : MOST_ROWS).map(({ job, status }) => (
                 <Table.Row key={`${job.dag_id} ${job.run_id} ${job.task_id} ${job.map_index}`}>
                   <Table.Cell px={1}>
                     <RunLink job={job} />
@@ -54,11 +56,11 @@ export function Running({ jobs }: { jobs: TrainingJob[] }) {
                       </Progress.Track>
                     </Progress.Root>
                     <Text fontSize="xs" color="fg.muted" fontVariantNumeric="tabular-nums">
-                      {job.pace.progress_pct.toFixed(1)} %
-                      {job.pace.deadline_s !== null ? `, setpoint ${job.pace.setpoint_pct.toFixed(1)} %` : ""}
+                      {job.pace.progress_pct.toFixed(1)}&nbsp;%
+                      {job.pace.deadline_s !== null ? `, setpoint\u00a0${job.pace.setpoint_pct.toFixed(1)}\u00a0%` : ""}
                     </Text>
                   </Table.Cell>
-                  <Table.Cell px={1} fontVariantNumeric="tabular-nums">
+                  <Table.Cell px={1} fontVariantNumeric="tabular-nums" whiteSpace="nowrap">
                     {formatDevicesOf(job.pace, job.pace.devices)}
                   </Table.Cell>
                 </Table.Row>
@@ -71,6 +73,11 @@ export function Running({ jobs }: { jobs: TrainingJob[] }) {
           No training job is running. <GuideLink to="own-data" />
         </Notice>
       )}
+      {rows.length > MOST_ROWS ? (
+        <Button size="sm" variant="outline" alignSelf="start" onClick={() => setShowsAll(!showsAll)}>
+          {showsAll ? `Show the ${MOST_ROWS} most urgent` : `Show all ${rows.length} running jobs`}
+        </Button>
+      ) : null}
     </Stack>
   );
 }

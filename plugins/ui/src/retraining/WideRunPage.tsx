@@ -1,4 +1,4 @@
-import { Heading, HStack, Stack } from "@chakra-ui/react";
+import { Heading, HStack, Stack, Text } from "@chakra-ui/react";
 import { Link, useParams } from "react-router-dom";
 
 import { RunPage } from "../pace/RunPage";
@@ -16,9 +16,14 @@ export function WideRunPage() {
           This run in Airflow
         </Link>
       </HStack>
-      <Heading as="h1" size="xl" overflowWrap="anywhere">
-        {dagId}
-      </Heading>
+      <Stack gap={0}>
+        <Heading as="h1" size="xl" overflowWrap="anywhere">
+          {dagId}
+        </Heading>
+        <Text fontSize="sm" color="fg.muted" overflowWrap="anywhere">
+          {runId}
+        </Text>
+      </Stack>
       <RunPage dagId={dagId} runId={runId} />
     </Stack>
   );

@@ -284,5 +284,5 @@ def test_promotion_after_a_rollback_during_its_run_keeps_the_champion(maintained
     maintained.wait_for_evaluation("evaluated")
     maintained.roll_back()
     result = maintained.finish("evaluated")
-    assert (result["promoted"], result["verdict"]) == (False, "champion held")
+    assert (result["promoted"], result["verdict"]) == (False, "champion changed")
     assert maintained.auc(tmp_path / "champion") == 0.3

@@ -98,9 +98,9 @@ def _copy_model(source: FileRegistry, target: UPath, name: str) -> CopiedModel:
     records = {path: storage.read(source.root, path) or b"" for path in promotions}
     champion = decode(Promotion, records[promotions[-1]], promotions[-1]).version if promotions else None
     history = []
-    for path, data in records.items():
+    for path, record in records.items():
         with suppress(InvalidInputError):  # a damaged record is copied as it is
-            history.append(decode(Promotion, data, path))
+            history.append(decode(Promotion, record, path))
     # Both, even if another process has marked one for a deletion that the registry will refuse.
     needed = {number for number in (champion, champion_before(history, champion)) if number is not None}
     numbers, new, problems = {*source.numbers(name), *needed}, 0, []

@@ -266,12 +266,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with cluster.airflow:
             try:
                 figures = measure(cluster)
+                print(describe(figures))
+                if chosen.json:
+                    chosen.json.write_text(json.dumps(figures, indent=1) + "\n")
             finally:
                 if chosen.real:
                     cluster.stop()
-    print(describe(figures))
-    if chosen.json:
-        chosen.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0
 
 

@@ -242,13 +242,14 @@ def _was_sent(context: Context, outlet: object) -> bool:
 
 def _older(challenger: ModelVersion, champion: ModelVersion) -> str | None:
     """Return the reason for a challenger whose run covers older data than the champion's; ``None`` for another one."""
-    times = [str(version.lineage.get("data_until")) for version in (challenger, champion)]
     try:
-        if datetime.fromisoformat(times[0]) >= datetime.fromisoformat(times[1]):
+        own, other = (datetime.fromisoformat(str(one.lineage.get("data_until"))) for one in (challenger, champion))
+        if own >= other:
             return None
     except (ValueError, TypeError):  # unknown, or not the times of runs
         return None
+    own_until, other_until = (time.isoformat(timespec="seconds") for time in (own, other))
     return (
-        f"version {challenger.version} is from a run for data until {times[0]}, champion version {champion.version} "
-        f"from one until {times[1]}; allow_older=True promotes it nevertheless"
+        f"version {challenger.version} is from a run for data until {own_until}, champion version {champion.version} "
+        f"from one until {other_until}; allow_older=True promotes it nevertheless"
     )

@@ -194,7 +194,8 @@ class Scaling:
         target = min(now.cores * (1 + self._options.scale_up), self.budget)
         if target <= now.cores * (1 + _TOLERANCE):
             return None
-        step = Step("up", now.scaled(target / now.cores), f"{reason}: {target - now.cores:.3g} more")
+        more = quantity(float(f"{target - now.cores:.3g}"), "more core")
+        step = Step("up", now.scaled(target / now.cores), f"{reason}: {more}")
         least_gain = min(self._options.min_gain, (target / now.cores - 1) / 2)
         return self._try_step(step, least_gain=-math.inf if certain else least_gain)
 

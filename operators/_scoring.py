@@ -175,7 +175,7 @@ class ScoringJobs:
             output.flush(ended=ended)
         if failure := describe_failure(status := job.status(), output.last):
             failure = f"scoring the {role}: {failure}"
-            if advice := unsuitable_code(status.exit_code, output.last):
+            if advice := unsuitable_code(status, output.last):
                 raise UnsuitableCodeError(f"{failure}\n{advice}", status.exit_code)
             raise TrainingFailedError(failure)
         return scores.final(role), resamples

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
 from paceline.contract import NOT_STARTED, StartFailure
-from paceline.errors import PacelineError, TrainingOverError
+from paceline.errors import PacelineError, TaskStoppedError, TrainingOverError
 from paceline.run.outcome import in_one_line
 from paceline.run.within import within
 
@@ -37,7 +37,7 @@ def noting_start_failure(context: Context, log: Any, has_job: Callable[[], bool]
     except (AirflowSkipException, AirflowRescheduleException):
         raise
     except (Exception, AirflowTaskTimeout) as error:
-        if not isinstance(error.__cause__, TrainingOverError):
+        if not isinstance(error.__cause__, (TrainingOverError, TaskStoppedError)):
             _note(context, log, has_job, error)
         raise
 

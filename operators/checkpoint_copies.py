@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.airflow.stored_files import COPY_NAME, remove_record, write_record
+from paceline.airflow.stored_files import COPY_NAME, has_record, remove_record, write_record
 from paceline.errors import TrainingFailedError
 from paceline.runtime.archive import Entry, extract_output, tar_stream
 
@@ -50,15 +50,19 @@ class FileCopies:
         return str(self._folder)
 
     @property
-    def is_missing(self) -> bool:
-        """Whether the folder is on a disk that this machine does not have, after ``prepare``."""
-        return self._folder.protocol in ("", "file") and not self._folder.exists()
+    def is_prepared(self) -> bool:
+        """Whether this process reads what ``prepare`` has written, maybe on another machine."""
+        try:
+            return has_record(self._folder)
+        except Exception:  # of an object store, for example without credentials
+            return False
 
-    def prepare(self) -> None:
-        """Create the folder and its record."""
+    def prepare(self) -> bool:
+        """Create the folder and its record; return true."""
         self._folder.mkdir(parents=True, exist_ok=True)
         if self._record is not None:
             write_record(self._folder, self._record, self._log)
+        return True
 
     def save(self, checkpoint: Path, about: Mapping[str, Any], is_cancelled: Callable[[], bool]) -> None:
         """Store a copy of a local folder, with a few JSON values about it, and remove all older copies but one.
@@ -75,6 +79,8 @@ class FileCopies:
                     if is_cancelled():
                         raise InterruptedError
                     out.write(chunk)
+            if is_cancelled():  # a small file is stored when it is closed
+                raise InterruptedError
         except BaseException as error:
             with contextlib.suppress(Exception):
                 path.unlink(missing_ok=True)

@@ -163,9 +163,9 @@ class TriggerHost(Host):
         return None if self._job.copies is None else FileCopies(storage_path(self._job.copies), self.log)
 
     def checkpoint_copies(self) -> FileCopies | None:
-        """Return the copies of the checkpoint. Raise PacelineError if their folder is on another machine."""
-        if self._copies is not None and self._copies.is_missing:
-            raise PacelineError(f"the triggerer has no folder {self._copies.place} for the copies of the checkpoint")
+        """Return the copies of the checkpoint. Raise PacelineError if the triggerer does not reach their folder."""
+        if self._copies is not None and not self._copies.is_prepared:
+            raise PacelineError(f"the triggerer does not reach {self._copies.place}, where checkpoints are copied to")
         return self._copies
 
     def collect(self, job: Job) -> NoReturn:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,6 +18,7 @@ from paceline.contract import CONTAINER, JobRecord
 from paceline.control import CPU_QUANTUM
 from paceline.errors import PERMANENT_ERRORS, DetachedError, InvalidInputError, PacelineError
 from paceline.run import ControlElsewhereError, Training, WaitElsewhereError, WaitingJob
+from paceline.run.within import within
 
 from . import _arguments
 from ._clock import task_clock
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from ._others import Need
 
+_PREPARE_S = 10.0  # meanwhile, nobody controls the job
 _BEFORE_ORIGIN_S = 0.01  # a deadline before its origin is counted as one just after it
 
 
@@ -215,19 +217,26 @@ class DeadlineTrainingOperator(JobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Start the job, or continue the job of an earlier try; see :meth:`paceline.run.Training.run`."""
-        with noting_start_failure(context, self.log, self._has_job):
+        with noting_start_failure(context, self.log, partial(self._has_job, context)):
             return self._train(context)
 
-    def _has_job(self) -> bool:
-        return self._event is not None or (self._training is not None and self._training.has_job)
+    def _has_job(self, context: Context) -> bool:
+        """Return whether this process or an earlier one has started the job."""
+        if self._event is not None or (self._training is not None and self._training.has_job):
+            return True
+        return JobRecord.read(context["task_state_store"].get(CONTAINER)) is not None
 
-    def rendering(self, context: Context) -> AbstractContextManager[None]:
-        """Note an error of a template as the reason why the job was not started."""
-
-        def has_job() -> bool:  # of an earlier process
-            return JobRecord.read(context["task_state_store"].get(CONTAINER)) is not None
-
-        return noting_start_failure(context, self.log, has_job)
+    @contextmanager
+    def rendering(self, context: Context) -> Iterator[None]:
+        """Note an error of a template as the reason why the job was not started. A job that runs needs its task."""
+        has_job = partial(self._has_job, context)
+        with noting_start_failure(context, self.log, has_job):
+            try:
+                yield
+            except AirflowFailException as error:
+                if has_job():
+                    raise AirflowException(f"{error}. The job of the task goes on") from error
+                raise
 
     def _train(self, context: Context) -> dict[str, Any]:
         if self._event is None:  # else, the job is running
@@ -320,9 +329,8 @@ class DeadlineTrainingOperator(JobOperator):
         assert training is not None
         record, past, copies = training.record, training.past, host.checkpoint_copies()
         assert record is not None
-        if copies is not None:
-            with contextlib.suppress(Exception):  # the first copy says why
-                copies.prepare()
+        if copies is not None and not within(_PREPARE_S, copies.prepare, default=False):
+            self.log.warning("The folder %s for copies of the checkpoint could not be created in time", copies.place)
         self.log.info("The triggerer controls the job from now on")
         (runtime,) = (one for one in self.possible_runtimes() if one.name == record.runtime)
         job = DeferredJob(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -133,7 +134,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Train, unless the schedule or the server excludes this machine."""
-        with noting_start_failure(context, self.log, self._has_job):
+        with noting_start_failure(context, self.log, partial(self._has_job, context)):
             return self._train_if_chosen(context)
 
     def _train_if_chosen(self, context: Context) -> dict[str, Any]:

@@ -7,10 +7,11 @@ import json
 import random
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -101,6 +102,7 @@ class Round:
     began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))  # of the first job
     jobs: dict[str, Job] = field(default_factory=lambda: {name: Job(name) for name in DEADLINES_S})
     ends: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # what restores the place
+    started: list[tuple[str, str]] = field(default_factory=list)  # run and task of each container's start
 
     @property
     def airflow(self) -> AirflowProcess:
@@ -109,6 +111,10 @@ class Round:
 
     def start(self) -> None:
         """Start the run, and wait until all jobs are controlled by the triggerer."""
+        # The engine keeps only its last 256 events.
+        starts = {"type": "container", "event": "start", "label": f"paceline.dag={DAG}"}
+        events = self.ends.enter_context(contextlib.closing(self.place.client.events(filters=starts, decode=True)))
+        threading.Thread(target=self._note_starts, args=(events,), daemon=True).start()
         self.run_id = self.airflow.run_dag(DAG, parse_timeout_s=_TIMEOUT_S)
         for job in self.jobs.values():
             until(partial(self._is_deferred, job), f"{job.name} is not deferred")
@@ -185,13 +191,14 @@ class Round:
         if job.is_same and job.was_on_time and result["error_pct"] > _LATE_PCT:
             yield f"{job.name} is {result['error_pct']:.1f} % late"
 
+    def _note_starts(self, events: Iterable[Mapping[str, Any]]) -> None:
+        with contextlib.suppress(Exception):  # the round has ended
+            for event in events:
+                labels = event["Actor"]["Attributes"]
+                self.started.append((labels["paceline.run"], labels["paceline.task"]))
+
     def _starts(self, job: Job) -> int:
-        labels = [f"paceline.run={self.run_id}", f"paceline.task={job.name}"]
-        filters = {"type": "container", "event": "start", "label": labels}
-        began = datetime.now(timezone.utc) - timedelta(hours=1)
-        return len(
-            list(self.place.client.events(since=began, until=datetime.now(timezone.utc), filters=filters, decode=True))
-        )
+        return self.started.count((self.run_id, job.name))
 
     def _leftovers(self) -> list[str]:
         found: list[str] = []

@@ -32,6 +32,12 @@ def write_record(folder: StoragePath, stored: StoredFiles, log: Any) -> None:
         log.warning("paceline prune will not find %s: its record could not be written (%s)", folder, error)
 
 
+def has_record(folder: StoragePath) -> bool:
+    """Return whether there is a record beside a folder."""
+    path = folder if isinstance(folder, UPath) else UPath(folder)
+    return storage.read(path.parent, f"{path.name}{RECORD_SUFFIX}") is not None
+
+
 def remove_record(folder: StoragePath) -> None:
     """Remove the record beside a folder, if there is one."""
     path = folder if isinstance(folder, UPath) else UPath(folder)

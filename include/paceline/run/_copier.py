@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import hashlib
 import threading
 import time
@@ -36,8 +37,10 @@ class Copier:
         What to store with each copy.
     log:
         The task's log.
+    stop_requested:
+        Set when the job's process is to end: nothing is stored afterwards.
     first_after_s:
-        Seconds until the first attempt, and between attempts while the job has no checkpoint.
+        Seconds until the first attempt; until there is a checkpoint, the others follow ever more slowly.
     """
 
     def __init__(
@@ -46,18 +49,20 @@ class Copier:
         copies: CheckpointCopies,
         about: Mapping[str, Any],
         log: Any,
+        stop_requested: threading.Event,
         *,
         first_after_s: float = _FIRST_AFTER_S,
     ) -> None:
         self._job, self._copies, self._about, self._log = job, copies, about, log
         self._first_after_s = first_after_s
-        self._closed = threading.Event()
+        self._closed, self._stop_requested = threading.Event(), stop_requested
         self._copying, self._storing = threading.Lock(), threading.Lock()
         self._digest = ""  # of the last copy
         self._is_failing = False
 
     def __enter__(self) -> Copier:
-        threading.Thread(target=self._run, name="paceline-checkpoint-copies", daemon=True).start()
+        run = contextvars.copy_context().run  # the triggerer finds the log of the task by a context variable
+        threading.Thread(target=run, args=(self._run,), name="paceline-checkpoint-copies", daemon=True).start()
         return self
 
     def __exit__(self, error: type[BaseException] | None, *details: object) -> None:
@@ -75,11 +80,13 @@ class Copier:
         pause_s = self._first_after_s
         while not self._closed.wait(pause_s):
             with _turns:
+                if self._is_over():
+                    return
                 began_s = time.monotonic()
                 is_new = self._copy()
                 took_s = time.monotonic() - began_s
-            if not self._digest:
-                pause_s = self._first_after_s
+            if not self._digest:  # an attempt runs a command in a pod
+                pause_s = min(2 * pause_s, _SHORTEST_INTERVAL_S)
             else:
                 longer_s = took_s / _MAX_COPY_FRACTION if is_new else 2 * pause_s
                 pause_s = min(max(longer_s, _SHORTEST_INTERVAL_S), _LONGEST_INTERVAL_S)
@@ -110,8 +117,11 @@ class Copier:
 
     def _store(self, folder: Path) -> None:
         with self._storing:
-            if not self._closed.is_set():
-                self._copies.save(folder, self._about, self._closed.is_set)
+            if not self._is_over():
+                self._copies.save(folder, self._about, self._is_over)
+
+    def _is_over(self) -> bool:
+        return self._closed.is_set() or self._stop_requested.is_set()
 
     def _report(self, error: Exception) -> None:
         if self._closed.is_set() or self._is_failing:

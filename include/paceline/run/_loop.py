@@ -52,6 +52,7 @@ from paceline.runtime import Job, JobStatus
 if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob
 
+_SHORTEST_S = 0.01  # a deadline before its origin is stored as one just after it
 _LAST_LINES_S = 5.0  # between two checks of a stop while the last lines of an ended job arrive
 _MAX_FIRST_LINES_S = 10.0  # maximum time until the lines of a job that was taken over arrive
 _MIN_STARTUP_S, _STARTUPS = 60.0, 2.0  # a job may start this long, or this many times as long as in an earlier run
@@ -458,8 +459,8 @@ class PaceLoop:
         if status.state == "gone":
             raise JobLostError(failure)
         # After the first batch of any try, there may be a checkpoint from which another try resumes.
-        has_trained = self._progress.total is not None
-        advice = None if has_trained else unsuitable_code(status.exit_code, self._progress.output.last)
+        has_trained = self._progress.total is not None or self._restarting
+        advice = None if has_trained else unsuitable_code(status, self._progress.output.last)
         if failure and advice:
             raise UnsuitableCodeError(f"{failure}\n{advice}", status.exit_code)
         if failure:
@@ -468,7 +469,8 @@ class PaceLoop:
         return Outcome(
             finished_s=finished_s,
             deadline_s=finite(deadline_s),
-            error_pct=error_pct(finished_s, deadline_s, self._began_s),
+            # A shared job may have waited for devices until then.
+            error_pct=error_pct(finished_s, deadline_s, _SHORTEST_S if self._settings.shared else self._began_s),
             met=finished_s <= deadline_s,
             mean_devices=self._allocation.device_s / max(finished_s - self._began_s, 1e-9),
             device_seconds=self._allocation.device_s,

@@ -255,7 +255,7 @@ class Training:
         job, copies = self._handle.job, self._host.checkpoint_copies()
         assert job is not None  # set with the loop
         about = {"code": record.code, "max_tries": self._host.max_tries}  # what ``copied_checkpoint`` reads
-        return nullcontext() if copies is None else Copier(job, copies, about, self._log)
+        return nullcontext() if copies is None else Copier(job, copies, about, self._log, self.stop_requested)
 
     def _begin(self) -> PaceLoop:
         """Start the job, or find that of an earlier process; return its control loop."""

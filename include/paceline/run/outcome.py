@@ -21,17 +21,19 @@ WITHOUT_STEPS = (
 _MAX_SLOWDOWN = 4.0
 _MAX_REASON = 300  # characters; a sample is stored every second
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
-_NOT_LOADED = re.compile(r"(ImportError|SyntaxError|IndentationError|TabError)\b")
-_NO_FILE = re.compile(r"FileNotFoundError\b|\S*python\S*: can't open file ")
+# Not a library of the node, or a file of a mount, which another try may find.
+_NOT_LOADED = re.compile(r"(ImportError(?!: lib\S+\.so)|SyntaxError|IndentationError|TabError)\b")
+_NO_FILE = re.compile(r"FileNotFoundError: \[Errno 2\] [^:]*: '(?!/)|\S*python\S*: can't open file ")
 _REJECTED_ARGUMENT = re.compile(r"\S+: error: ")  # of argparse, which exits with the code 2
-_USAGE_ERROR = 2
+_ERROR, _USAGE_ERROR = 1, 2  # exit codes
+_MAX_START_S = 120.0  # a script that ends later has done more than load its code and its files
 
 
 def error_pct(finished_s: float, deadline_s: float, began_s: float) -> float | None:
     """Return the deviation from the deadline in percent, equation (7) of DECOR-NN.
 
-    Returns ``None`` without a deadline, and if the deadline had passed when the job began: no allocation could have met
-    it, and the time up to it is no measure of the delay.
+    Returns ``None`` without a deadline, and if the deadline had passed when the job could begin: no allocation could
+    have met it, and the time up to it is no measure of the delay.
 
     >>> error_pct(finished_s=98, deadline_s=100, began_s=10)
     -2.0
@@ -67,18 +69,23 @@ def in_one_line(message: str) -> str:
     return first if len(first) <= _MAX_REASON else f"{first[: _MAX_REASON - 3]}..."
 
 
-def unsuitable_code(exit_code: int | None, last_lines: Iterable[str]) -> str | None:
+def unsuitable_code(status: JobStatus, last_lines: Iterable[str]) -> str | None:
     """Return what a user can do about a script that every further try would end in the same way.
 
     That is a script that has trained nothing, and lacks a module or a file, has invalid code, or rejects its arguments.
-    Returns ``None`` for any other failure, such as one of the network or of memory.
+    Returns ``None`` for any other failure, such as one of the network, of memory, or after some minutes.
 
-    >>> unsuitable_code(1, ["Traceback (most recent call last):", "FileNotFoundError: [Errno 2] ...: 'rows.csv'"])
+    >>> failed = JobStatus("exited", 1)
+    >>> unsuitable_code(failed, ["Traceback (most recent call last):", "FileNotFoundError: [Errno 2] ...: 'rows.csv'"])
     'No further try follows: the file is not in the job. Name it in inputs={...} (data) or files={...} (code) of the \
 task, and read it from paceline.train.input_dir() or beside the script.'
-    >>> unsuitable_code(1, ["torch.OutOfMemoryError: CUDA out of memory"]) is None
+    >>> unsuitable_code(failed, ["torch.OutOfMemoryError: CUDA out of memory"]) is None
     True
     """
+    took_s = (status.finished_s or 0.0) - (status.started_s or 0.0)
+    is_killed = status.stopped or status.out_of_memory or status.exit_code not in (_ERROR, _USAGE_ERROR)
+    if is_killed or took_s > _MAX_START_S:
+        return None
     lines = [line.strip() for line in last_lines if line.strip()]
     last = lines[-1] if lines else ""
     if module := _MISSING_MODULE.match(last):
@@ -95,7 +102,7 @@ task, and read it from paceline.train.input_dir() or beside the script.'
             "No further try follows: the file is not in the job. Name it in inputs={...} (data) or files={...} (code) "
             "of the task, and read it from paceline.train.input_dir() or beside the script."
         )
-    if exit_code == _USAGE_ERROR and _REJECTED_ARGUMENT.match(last):
+    if status.exit_code == _USAGE_ERROR and _REJECTED_ARGUMENT.match(last):
         return "No further try follows: the script rejects its arguments. Change arguments=[...] of the task."
     return None
 

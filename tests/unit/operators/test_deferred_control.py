@@ -29,7 +29,7 @@ from paceline.airflow import steering
 from paceline.airflow.places import storage_path
 from paceline.airflow.runtimes import Docker
 from paceline.airflow.steering import SteeringError, TakenOverError
-from paceline.contract import ALERTS, CONTAINER, DEADLINE, HISTORY, PACE, TASK_STATES, Deadline
+from paceline.contract import ALERTS, CONTAINER, DEADLINE, HISTORY, PACE, TASK_STATES, Deadline, StoredFiles
 from paceline.control import PastRun, PastTail
 from paceline.errors import RuntimeUnavailableError
 from paceline.operators import _job_control, deferred, triggers
@@ -264,7 +264,8 @@ def test_checkpoints_are_copied_while_the_job_is_controlled(
     task: SimulatedTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(Copier.__init__.__kwdefaults__, "first_after_s", 0.001)
-    copies = FileCopies(storage_path(str(tmp_path / "copies")), logging.getLogger("test"))
+    record = StoredFiles(kind="checkpoint", dag_id="dag", run_id="run", task_id="train", map_index=-1, names=[])
+    copies = FileCopies(storage_path(str(tmp_path / "copies")), logging.getLogger("test"), record)
     copies.prepare()
     live = Live(task, copies=copies.place)
     live.job.collect = lambda folder, name: (folder / "step").write_text("7")
@@ -287,7 +288,7 @@ def test_checkpoints_are_copied_while_the_job_is_controlled(
 def test_worker_process_controls_a_job_whose_copies_are_on_its_own_disk(task: SimulatedTask, tmp_path: Path) -> None:
     live = Live(task, copies=f"file://{tmp_path}/of-the-worker")
     assert asyncio.run(live.run()) == {"reason": "error"}
-    assert "the triggerer has no folder file:///" in task.log.text
+    assert "the triggerer does not reach file:///" in task.log.text
     assert live.job.status().state == "running"
 
 

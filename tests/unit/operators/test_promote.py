@@ -408,6 +408,17 @@ def test_evaluation_of_a_task_that_may_return_one_is_accepted(kind: Any) -> None
             kind(task_id=f"last_{number}", evaluation=source, **arguments)
 
 
+class _TrainAndScore(DeadlineTrainingOperator):
+    """An operator of a user, whose result is an evaluation."""
+
+
+def test_results_of_a_users_own_operators_are_not_judged() -> None:
+    with DAG("retrain", schedule=None):
+        task = _TrainAndScore(task_id="train", command="python -m app.train", deadline="20m")
+        for number, output in enumerate((task.output, task.output["evaluation"])):
+            PromoteOperator(task_id=f"promote_{number}", evaluation=output, registry="/models")
+
+
 def _tasks() -> tuple[DeadlineTrainingOperator, EvaluateOperator, BaseOperator]:
     """Return a training task, its evaluation, and a task that Paceline does not know."""
     train = DeadlineTrainingOperator(task_id="train", command="python -m app.train", deadline="20m")

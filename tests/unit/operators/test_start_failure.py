@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException, AirflowTaskTimeout
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+)
 
 from paceline.contract import CONTAINER, NOT_STARTED, JobRecord, StartFailure
+from paceline.errors import TaskStoppedError
 from paceline.fleet import Fleet, Machine
 from paceline.operators import DeadlineTrainingOperator, Docker, WorkerTrainingOperator
 from paceline.operators._start_failure import noting_start_failure
@@ -106,8 +112,25 @@ def test_error_of_a_job_that_runs_is_no_failure_to_start() -> None:
     task, context = train(alpha="{{ params.typo }}"), a_context()
     record = JobRecord(runtime="process", id="1", origin=NOW, devices=1.0)
     context["task_state_store"].set(CONTAINER, record.to_json())
-    with pytest.raises(AirflowException):  # the task continues after a deferral
+    with pytest.raises(AirflowException) as raised:  # the task continues after a deferral
         task.render_template_fields({**context, "task": task})
+    assert not isinstance(raised.value, AirflowFailException), "the next try collects the output"
+    assert reason_of(context) is None
+
+
+def test_job_of_an_earlier_try_has_started() -> None:
+    task, context = train(runtime="docker"), a_context()
+    record = JobRecord(runtime="docker", id="1", origin=NOW, devices=1.0)
+    context["task_state_store"].set(CONTAINER, record.to_json())
+    with pytest.raises(AirflowException):
+        run(task, context)
+    assert reason_of(context) is None
+
+
+def test_end_of_a_task_by_a_user_is_no_failure_to_start() -> None:
+    context, task = a_context(), train()
+    with pytest.raises(AirflowException), noting_start_failure(context, task.log, lambda: False):
+        raise AirflowException("the task is over") from TaskStoppedError("the task is over")
     assert reason_of(context) is None
 
 

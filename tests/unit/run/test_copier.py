@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import queue
 import threading
@@ -60,7 +61,37 @@ def job(monkeypatch: pytest.MonkeyPatch) -> CheckpointingJob:
 
 
 def copier(job: CheckpointingJob, copies: QueuedCopies) -> Copier:
-    return Copier(job, copies, {"code": "a"}, logging.getLogger("test"), first_after_s=0.001)  # type: ignore[arg-type]
+    return Copier(job, copies, {"code": "a"}, logging.getLogger("test"), threading.Event(), first_after_s=0.001)  # type: ignore[arg-type]
+
+
+def test_nothing_is_stored_once_the_process_is_to_end(job):
+    copies, stopped = QueuedCopies(), threading.Event()
+    began = threading.Event()
+
+    def wait(is_cancelled: Callable[[], bool]) -> None:
+        began.set()
+        assert stopped.wait(_TIMEOUT_S)
+        assert is_cancelled()
+        raise InterruptedError
+
+    copies.before = wait
+    with Copier(job, copies, {"code": "a"}, logging.getLogger("test"), stopped, first_after_s=0.001):  # type: ignore[arg-type]
+        job.next.put("1")
+        assert began.wait(_TIMEOUT_S)
+        stopped.set()
+    assert copies.saved.empty()
+
+
+def test_context_of_the_log_is_that_of_the_caller(job):
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("trigger", default="")
+    seen: queue.Queue[str] = queue.Queue()
+    copies = QueuedCopies()
+    copies.before = lambda is_cancelled: seen.put(variable.get())
+    token = variable.set("7")
+    with copier(job, copies):
+        job.next.put("1")
+        assert seen.get(timeout=_TIMEOUT_S) == "7"
+    variable.reset(token)
 
 
 def take(copies: QueuedCopies) -> str:
@@ -126,7 +157,7 @@ def test_nothing_is_stored_after_the_end(job, caplog):
 def test_last_checkpoint_of_a_lost_job_is_copied(job, caplog):
     caplog.set_level("INFO")
     copies = QueuedCopies()
-    last = Copier(job, copies, {"code": "a"}, logging.getLogger("test"), first_after_s=_TIMEOUT_S)  # type: ignore[arg-type]
+    last = Copier(job, copies, {"code": "a"}, logging.getLogger("test"), threading.Event(), first_after_s=_TIMEOUT_S)  # type: ignore[arg-type]
     job.next.put("7")
     with pytest.raises(JobLostError), last:
         raise JobLostError("the pod was evicted")
@@ -136,7 +167,7 @@ def test_last_checkpoint_of_a_lost_job_is_copied(job, caplog):
 
 def test_nothing_is_copied_at_the_end_of_another_job(job):
     copies = QueuedCopies()
-    last = Copier(job, copies, {"code": "a"}, logging.getLogger("test"), first_after_s=_TIMEOUT_S)  # type: ignore[arg-type]
+    last = Copier(job, copies, {"code": "a"}, logging.getLogger("test"), threading.Event(), first_after_s=_TIMEOUT_S)  # type: ignore[arg-type]
     job.next.put("7")
     with pytest.raises(TrainingFailedError), last:
         raise TrainingFailedError("exit code 1")

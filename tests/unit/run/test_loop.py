@@ -435,6 +435,11 @@ MISSING = "ModuleNotFoundError: No module named 'layers.dense'"
         ([MISSING, "worker 3 has ended"], 1, None),
         (["train.py: error: the database is down"], 1, None),
         (["RuntimeError: CUDA error: FileNotFoundError"], 1, None),
+        # These may be faults of a machine or a mount, or not the reason.
+        (["ImportError: libcuda.so.1: cannot open shared object file: No such file or directory"], 1, None),
+        (["FileNotFoundError: [Errno 2] No such file or directory: '/mnt/rows.csv'"], 1, None),
+        (["FileNotFoundError: the hub does not respond"], 1, None),
+        ([MISSING], 137, None),
     ],
 )
 def test_script_that_would_end_in_the_same_way_is_not_tried_again(make_job, run, lines, exit_code, advice):
@@ -444,6 +449,14 @@ def test_script_that_would_end_in_the_same_way_is_not_tried_again(make_job, run,
         run(job, 300)
     assert isinstance(raised.value, UnsuitableCodeError) is (advice is not None)
     assert advice is None or (f"No further try follows: {advice}" in str(raised.value) or advice in str(raised.value))
+
+
+def test_script_that_ends_after_minutes_is_tried_again(make_job, run):
+    job = make_job(core_s=60, start_up_s=1000)
+    job.actions = [(200, lambda: (job.append_lines(MISSING), job.kill(exit_code=1)))]
+    with pytest.raises(TrainingFailedError) as raised:
+        run(job, 300)
+    assert not isinstance(raised.value, UnsuitableCodeError)
 
 
 def test_script_that_has_trained_is_tried_again_in_any_case(make_job, run):

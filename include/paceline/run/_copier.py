@@ -7,17 +7,20 @@ import hashlib
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from paceline.errors import JobLostError, PacelineError
 from paceline.run.host import CheckpointCopies
+from paceline.run.within import within
 from paceline.runtime import Job
 from paceline.runtime.temporary import TemporaryFolder
 
 _FIRST_AFTER_S = 5.0
 _SHORTEST_INTERVAL_S, _LONGEST_INTERVAL_S = 30.0, 300.0
 _MAX_COPY_FRACTION = 0.05  # maximum fraction of the time spent on copies, as far as the longest interval allows
+_LAST_WITHIN_S = 30.0  # limit for the last copy; an upload that is still running then is removed at its end
 _turns = threading.BoundedSemaphore(4)  # copies at the same time: a triggerer has many jobs
 
 
@@ -70,11 +73,13 @@ class Copier:
 
         Before, make a last copy for a job that is lost: a pod exists for a moment after it has saved its checkpoint.
         """
-        if error is not None and issubclass(error, JobLostError) and self._copy():
-            self._log.info("The last checkpoint of the lost job was copied")
+        if error is not None and issubclass(error, JobLostError):
+            copy = partial(contextvars.copy_context().run, self._copy)
+            if within(_LAST_WITHIN_S, copy, default=False):  # jobs of a triggerer share the calling threads
+                self._log.info("The last checkpoint of the lost job was copied")
         self._closed.set()
-        with self._storing:
-            pass
+        if self._storing.acquire(timeout=_LAST_WITHIN_S):
+            self._storing.release()
 
     def _run(self) -> None:
         pause_s = self._first_after_s

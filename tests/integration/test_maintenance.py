@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ with DAG("DAG_ID", schedule=None, params={"auc": 0.0}):
         checkpoint_to="PLACE/checkpoints",
     )
     evaluate = EvaluateOperator(
-        task_id="evaluate", model="flights", registry="REGISTRY", challenger="{{ ti.xcom_pull('train')['model'] }}",
+        task_id="evaluate", model="maintained", registry="REGISTRY", challenger="{{ ti.xcom_pull('train')['model'] }}",
         data={"holdout.csv": __file__}, script="score.py", metric="auc", runtime="process",
     )
     train >> evaluate >> GatedPromotion(task_id="promote", registry="REGISTRY", evaluation=evaluate.output)
@@ -141,12 +142,12 @@ class Maintained:
 
     def roll_back(self) -> None:
         """Go back to the champion before, and hold it."""
-        rollback = ["model", "rollback", self.location, "flights", "--reason", "worse"]
+        rollback = ["model", "rollback", self.location, "maintained", "--reason", "worse"]
         assert run_command(self.airflow, *rollback) == 0
 
     def auc(self, folder: Path) -> float:
         """Return the score of the champion's files, whose digests are checked."""
-        champion = self.registry.champion("flights")
+        champion = self.registry.champion("maintained")
         assert champion is not None
         return float((self.registry.fetch(champion, folder) / "auc").read_text())
 
@@ -196,9 +197,9 @@ def maintained(
         (tmp_path / "model").mkdir()
         for number in range(1, 6):
             (tmp_path / "model" / "auc").write_text(f"0.{number}")
-            registry.register(tmp_path / "model", name="flights", metrics={"auc": number / 10}, key=str(number))
+            registry.register(tmp_path / "model", name="maintained", metrics={"auc": number / 10}, key=str(number))
         for number in (2, 3, 4):
-            registry.promote("flights", number, "better")
+            registry.promote("maintained", number, "better")
         text = DAG.replace("DAG_ID", dag_id).replace("OPTIONS", repr(s3.options)).replace("REGISTRY", location)
         text = text.replace("PLACE", root).replace("FOLDER", str(tmp_path / "gates"))
         scripts = {"maintained.py": TRAIN, "score.py": SCORE}
@@ -220,14 +221,16 @@ def test_prune_keeps_what_a_training_and_a_promotion_need(
     maintained: Maintained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     registry = maintained.registry
-    for run_id in ("older", "newer"):
-        write_output(maintained.root, run_id, "train")
+    write_output(maintained.root, "older", "train")
+    written_s = int(time.time())
+    until(lambda: int(time.time()) > written_s, "S3 stores times in seconds")
+    write_output(maintained.root, "newer", "train")
     maintained.start("trains", 0.8)
     maintained.start("promotes", 0.7)
     maintained.open("promotes", "train")
     maintained.wait_for_evaluation("promotes")
-    (challenger,) = [one.version for one in registry.versions("flights") if one.version > 5]
-    registry.register(tmp_path / "model", name="flights", key="newest")
+    (challenger,) = [one.version for one in registry.versions("maintained") if one.version > 5]
+    registry.register(tmp_path / "model", name="maintained", key="newest")
     copies = until(maintained.checkpoints, "the training has stored a copy of its checkpoint")
 
     def promote() -> None:
@@ -236,8 +239,8 @@ def test_prune_keeps_what_a_training_and_a_promotion_need(
 
     pause_before(monkeypatch, inspect.getmodule(type(registry)), "check_deletable", promote)
     assert maintained.prune() == 0, capsys.readouterr()
-    numbers = registry.numbers("flights")
-    assert registry.champion_number("flights") == challenger == 6
+    numbers = registry.numbers("maintained")
+    assert registry.champion_number("maintained") == challenger == 6
     assert [number in numbers for number in (1, 2, 3, 4, 6, 7)] == [False, False, True, True, True, True]
     assert maintained.auc(tmp_path / "champion") == 0.7
     folder = copies[0].rpartition("/")[0]
@@ -251,8 +254,8 @@ def test_prune_keeps_what_a_training_and_a_promotion_need(
     result = maintained.finish("trains")
     assert (result["promoted"], result["verdict"]) == (False, "champion held")
     assert maintained.prune() == 0
-    assert registry.champion_number("flights") == 4
-    assert {4, 6, result["version"]} <= set(registry.numbers("flights")), "the champion, the one before, the newest"
+    assert registry.champion_number("maintained") == 4
+    assert {4, 6, result["version"]} <= set(registry.numbers("maintained")), "the champion, the one before, the newest"
 
 
 @pytest.mark.parametrize("maintained", ["files", "s3"], indirect=True)
@@ -266,16 +269,16 @@ def test_backup_during_a_promotion_restores_the_champion_of_its_start(
         # The command has read the promotions, and not yet the versions.
         pause_before(patch, FileRegistry, "numbers", lambda: maintained.finish("trains"))
         assert cli.main(["backup", maintained.location, backup]) == 0
-    assert registry.champion_number("flights") == 6
+    assert registry.champion_number("maintained") == 6
     assert cli.main(["restore", backup, restored]) == 0
     assert cli.main(["backup", maintained.location, backup]) == 0
     assert cli.main(["restore", backup, f"{restored}-later"]) == 0
     for location, champion in ((restored, 4), (f"{restored}-later", 6)):
         copied = FileRegistry(places.storage_path(location))
-        assert copied.champion("flights") == registry.version("flights", champion)
-        for version in copied.versions("flights"):
+        assert copied.champion("maintained") == registry.version("maintained", champion)
+        for version in copied.versions("maintained"):
             copied.fetch(version, tmp_path / str(champion) / str(version.version))
-        assert copied.numbers("flights")[:champion] == list(range(1, champion + 1))
+        assert copied.numbers("maintained")[:champion] == list(range(1, champion + 1))
 
 
 def test_promotion_after_a_rollback_during_its_run_keeps_the_champion(maintained: Maintained, tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ def join(cluster: Cluster, pod: Mapping[str, Any], network: TeamNetwork) -> dict
     if network.alias is None and not members:
         raise JobLostError(f"the network {network.name} does not exist")
     addresses = _addresses(members)
-    names = [{"ip": ip, "hostnames": [alias]} for alias, ip in addresses.items()]
+    # Another pod with the alias of this one is the pod that this one replaces.
+    names = [{"ip": ip, "hostnames": [alias]} for alias, ip in addresses.items() if alias != network.alias]
     metadata = {
         "labels": {_NETWORK: label_value(network.name)},
         "annotations": {_ALIAS: network.alias} if network.alias else {},

@@ -109,6 +109,8 @@ class FurtherDevice:
         """Whether the cluster removes the pod, or its process has failed."""
         self.is_gone = False
         """Whether the pod is gone, and another one may take its place."""
+        self.failure = ""
+        """Why the script has failed in the pod, if this is its fault and not that of the cluster."""
         self._ends = threading.Event()
 
     @classmethod
@@ -152,7 +154,9 @@ class FurtherDevice:
             self._lose(reason)
         elif self.job.wait(0) and not (self.is_leaving or self.is_lost):
             self.is_lost = True  # another pod takes its place later: it may fail, too
-            threading.Thread(target=self._fail, args=("its process has ended",), daemon=True).start()
+            threading.Thread(
+                target=self._end, args=(self.job,), name=f"paceline-device-{self.device}-end", daemon=True
+            ).start()
 
     def _lose(self, reason: str) -> None:
         if not self.is_leaving:
@@ -206,6 +210,13 @@ class FurtherDevice:
         body["spec"]["hostname"] = f"device-{self.device}"
         body["spec"]["containers"][0]["command"] = _pod.command()
         return body
+
+    def _end(self, job: PodJob) -> None:
+        """Remove a pod whose process has ended."""
+        with contextlib.suppress(PacelineError):  # its node may be lost
+            status = job.status()
+            self.failure = status.reason if status.out_of_memory else ""
+        self._fail("its process has ended")
 
     def _fail(self, reason: str) -> None:
         """Remove a pod that has failed. After a while, another one may take its place."""

@@ -6,10 +6,11 @@ import contextlib
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from paceline.errors import PacelineError, ResizePendingError, RuntimeUnavailableError
-from paceline.runtime.base import Usage
+from paceline.errors import PacelineError, ResizePendingError, RuntimeUnavailableError, TrainingFailedError
+from paceline.runtime.base import JobStatus, Usage
 from paceline.runtime.kubernetes import _pod
 from paceline.runtime.kubernetes._cluster import Cluster, list_pods
 from paceline.runtime.kubernetes._device_pod import OF, FurtherDevice
@@ -93,16 +94,12 @@ class FirstPodJob(PodJob):
             lines += _lines_of(device)
         return lines
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until the job has ended. If it has ended because a device was lost, restart it from its checkpoint."""
-        if not super().wait(timeout_s):
-            return False
-        status = self.status()
+    def status(self) -> JobStatus:
+        """Return the state of the job, and whether it has ended because a device was lost during a batch."""
+        status = super().status()
         if status.state != "exited" or status.exit_code != EXIT_DEVICE_LOST or status.stopped:
-            return True
-        self.restart()
-        self._lines.append("a device was lost during a batch: resuming from the checkpoint")
-        return False
+            return status
+        return replace(status, device_lost=True, reason="a device was lost during a batch")
 
     def usage(self) -> Usage:
         """Return the usage of all pods."""
@@ -118,8 +115,9 @@ class FirstPodJob(PodJob):
 
     def restart(self) -> None:
         """Start the job again in its first pod; the others join again."""
-        self._training = 0
+        self._lines = self.read_lines()  # of the earlier run, on other devices
         super().restart()
+        self._training = 0
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Stop the job, and delete the pods of the further devices."""
@@ -149,7 +147,10 @@ class FirstPodJob(PodJob):
         return PodJob(self._cluster, pod, max_output_bytes=self._max_output_bytes, is_new=is_new)
 
     def _look(self) -> list[FurtherDevice]:
-        """Return the further devices that are not gone; look at their pods every few seconds."""
+        """Return the further devices that are not gone; look at their pods every few seconds.
+
+        Raises TrainingFailedError if the script has run out of memory in one of them.
+        """
         if self._further and time.monotonic() < self._looked_s + _LOOK_S:
             return self._without_gone(self._further)
         if self._further is not None and not self._further:
@@ -170,6 +171,9 @@ class FirstPodJob(PodJob):
         return self._without_gone(self._further)
 
     def _without_gone(self, further: list[FurtherDevice]) -> list[FurtherDevice]:
+        for device in further:
+            if device.failure:
+                raise TrainingFailedError(f"device {device.device}: {device.failure}")
         for device in [one for one in further if one.is_gone]:
             further.remove(device)
             self._lines += _lines_of(device)

@@ -1,0 +1,177 @@
+"""A job whose further GPUs are in pods of their own, in a cluster that fails on demand.
+
+The cluster and the log of each pod are simulated; the threads are real.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from paceline.errors import JobLostError, TrainingFailedError
+from paceline.runtime.kubernetes import _device_pod, _device_pods, _job
+from paceline.runtime.kubernetes._device_pods import FirstPodJob
+from paceline.train.job import EXIT_DEVICE_LOST
+from paceline.train.progress import Progress
+
+RUNS: dict[str, Any] = {"number": 1, "state": "running", "started_s": 1.0}
+ENDED: dict[str, Any] = {**RUNS, "state": "exited", "finished_s": 2.0, "out_of_memory": False, "stopped": False}
+
+
+class Log:
+    """The log of a pod, whose lines a test writes. It stands in for ``PodFollower``."""
+
+    of: dict[str, Log] = {}  # noqa: RUF012, the newest of each pod
+
+    def __init__(self, cluster: Any, pod: str, tail: int | None) -> None:
+        self.ended, self.lines, self.disruption = threading.Event(), [], ""  # type: ignore[var-annotated]
+        self.records = SimpleNamespace(usage=None)
+        Log.of[pod] = self
+
+    def start(self, after: int = 0) -> None:
+        self.ended.clear()
+
+    def take_lines(self) -> list[str]:
+        lines, self.lines = self.lines, []
+        return lines
+
+    def close(self) -> None:
+        pass
+
+
+class FakeCluster:
+    """A namespace with pods; tests change what the supervisors answer, and let requests fail."""
+
+    namespace = "training"
+
+    def __init__(self) -> None:
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.runs: dict[str, dict[str, Any]] = {}
+        self.commands: list[tuple[str, str]] = []
+        self.failures: dict[str, list[Exception]] = {}  # of the next requests with this method
+
+    def add(self, name: str, annotations: dict[str, str], **status: Any) -> dict[str, Any]:
+        pod = {
+            "metadata": {
+                "name": name,
+                "uid": name,
+                "resourceVersion": "1",
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": {},
+                "annotations": {"paceline/job": "train", "paceline/cores-per-device": "1", **annotations},
+            },
+            "spec": {"containers": [{"name": "job", "resources": {"limits": {"memory": "1048576"}}}]},
+            "status": {"phase": "Running", "containerStatuses": [{"name": "job", "state": {"running": {}}}], **status},
+        }
+        self.pods[name], self.runs[name] = pod, dict(RUNS)
+        return pod
+
+    def add_device(self, number: int, **annotations: str) -> dict[str, Any]:
+        pod = self.add(f"device-{number}", {"paceline/device": str(number), "paceline/ready": "true", **annotations})
+        pod["metadata"]["labels"]["paceline/device-of"] = "first"
+        return pod
+
+    def call(self, request: str, method: str, *arguments: Any, **options: Any) -> Any:
+        if self.failures.get(method):
+            raise self.failures[method].pop(0)
+        return getattr(self, method)(*arguments, **options)
+
+    def read_namespaced_pod(self, name: str, namespace: str, **options: Any) -> Any:
+        if name not in self.pods:
+            raise JobLostError(name)
+        return SimpleNamespace(data=json.dumps(self.pods[name]))
+
+    def list_namespaced_pod(self, namespace: str, **options: Any) -> Any:
+        name = options.get("field_selector", "").removeprefix("metadata.name=")
+        found = [pod for pod in self.pods.values() if name in ("", pod["metadata"]["name"])]
+        if "label_selector" in options:
+            key, _, value = options["label_selector"].partition("=")
+            found = [pod for pod in found if pod["metadata"]["labels"].get(key) == value]
+        return SimpleNamespace(data=json.dumps({"items": found, "metadata": {"resourceVersion": "1"}}))
+
+    def delete_namespaced_pod(self, name: str, namespace: str, body: Any) -> None:
+        if self.pods.pop(name, None) is None:
+            raise JobLostError(name)
+
+    def patch_namespaced_pod_resize(self, name: str, namespace: str, body: Any, **options: Any) -> Any:
+        return SimpleNamespace(data=json.dumps(self.pods[name]))
+
+    def run(self, request: str, pod: str, command: Sequence[str], stdin: Any = ()) -> Iterator[bytes]:
+        if "send" in request:
+            self.commands.append((pod, command[-1]))
+        yield json.dumps(self.runs[pod]).encode() if request == "read the job's state" else b""
+
+    def end(self, pod: str, code: int | None, **run: Any) -> None:
+        """End the job of a pod."""
+        self.runs[pod] = {**ENDED, "code": code, **run}
+        Log.of[pod].ended.set()
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_job, "PodFollower", Log)
+    monkeypatch.setattr(_device_pods, "_LOOK_S", 0.0)
+    monkeypatch.setattr(_device_pod, "_AGAIN_S", 0.0)
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    found = FakeCluster()
+    found.add("first", {"paceline/device-pod": "{}", "paceline/gpus": "1", "paceline/ready": "true"})
+    return found
+
+
+def take_over(cluster: Any, *, is_new: bool = False) -> FirstPodJob:
+    """Return the job as the next process finds it."""
+    return FirstPodJob(cluster, cluster.pods["first"], max_output_bytes=1, is_new=is_new)
+
+
+def wait_for_threads() -> None:
+    """Wait until the threads of all further devices have ended."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("paceline-device-"):
+            thread.join(60.0)
+            assert not thread.is_alive()
+
+
+def report(devices: int | None) -> str:
+    return Progress(done=1, total=10, devices_in_force=devices).to_line()
+
+
+def test_job_that_ends_because_a_device_was_lost_says_so_and_is_not_restarted_by_a_wait(cluster: FakeCluster) -> None:
+    job = take_over(cluster)
+    cluster.end("first", EXIT_DEVICE_LOST)
+    assert job.wait(0)
+    assert job.status().device_lost
+    job.stop()
+    assert cluster.commands == []
+    cluster.end("first", 9)
+    assert (job.status().device_lost, job.status().exit_code) == (False, 9)
+
+
+def test_lines_of_the_run_before_a_restart_do_not_count_its_devices(cluster: FakeCluster) -> None:
+    cluster.add_device(1)
+    job = take_over(cluster)
+    job.resize(2)
+    cluster.end("first", EXIT_DEVICE_LOST)
+    Log.of["first"].lines = [report(2)]
+    job.restart()
+    assert job.read_lines() == [report(2)]
+    assert job.devices_in_force() == 1
+    assert cluster.commands[-1] == ("first", "start 2")
+
+
+def test_script_that_runs_out_of_memory_in_a_further_pod_fails_the_job(cluster: FakeCluster) -> None:
+    cluster.add_device(1)
+    job = take_over(cluster)
+    job.resize(2)
+    cluster.end("device-1", 137, out_of_memory=True)
+    with pytest.raises(TrainingFailedError, match="device 1: ran out of memory"):  # noqa: PT012, a thread reads it
+        job.devices_in_force()
+        wait_for_threads()
+        job.devices_in_force()

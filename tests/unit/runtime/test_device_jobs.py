@@ -13,7 +13,13 @@ from typing import Any
 
 import pytest
 
-from paceline.errors import JobLostError, TrainingFailedError
+from paceline.errors import (
+    JobLostError,
+    PacelineError,
+    ResizePendingError,
+    RuntimeUnavailableError,
+    TrainingFailedError,
+)
 from paceline.runtime.kubernetes import _device_pod, _device_pods, _job
 from paceline.runtime.kubernetes._device_pods import FirstPodJob
 from paceline.train.job import EXIT_DEVICE_LOST
@@ -104,6 +110,8 @@ class FakeCluster:
     def run(self, request: str, pod: str, command: Sequence[str], stdin: Any = ()) -> Iterator[bytes]:
         if "send" in request:
             self.commands.append((pod, command[-1]))
+            if command[-1].startswith("stop"):
+                self.end(pod, 143, stopped=True)
         yield json.dumps(self.runs[pod]).encode() if request == "read the job's state" else b""
 
     def end(self, pod: str, code: int | None, **run: Any) -> None:
@@ -116,6 +124,8 @@ class FakeCluster:
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_job, "PodFollower", Log)
     monkeypatch.setattr(_device_pods, "_LOOK_S", 0.0)
+    monkeypatch.setattr(_device_pods, "_LOOK_FIRST_S", 0.0)
+    monkeypatch.setattr(_device_pod, "_RETRY_S", 0.01)
     monkeypatch.setattr(_device_pod, "_AGAIN_S", 0.0)
 
 
@@ -175,3 +185,48 @@ def test_script_that_runs_out_of_memory_in_a_further_pod_fails_the_job(cluster: 
         job.devices_in_force()
         wait_for_threads()
         job.devices_in_force()
+
+
+def in_force(job: FirstPodJob, devices: float) -> float:
+    """Ask for an allocation, and return the one in force."""
+    try:
+        job.resize(devices)
+    except ResizePendingError as pending:
+        return pending.devices
+    return devices
+
+
+@pytest.mark.parametrize("method", ["read_namespaced_pod", "delete_namespaced_pod"])
+def test_pod_that_cannot_be_deleted_at_once_is_deleted_later(cluster: FakeCluster, method: str) -> None:
+    cluster.add_device(1)
+    job = take_over(cluster)
+    assert in_force(job, 2) == 2
+    cluster.failures[method] = [RuntimeUnavailableError("away"), PacelineError("rejected"), ValueError("no JSON")]
+    in_force(job, 1)
+    wait_for_threads()
+    assert list(cluster.pods) == ["first"]
+    assert in_force(job, 1) == 1
+
+
+def test_device_of_a_pod_that_still_exists_when_control_ends_is_not_gone(cluster: FakeCluster) -> None:
+    cluster.add_device(1)
+    job = take_over(cluster)
+    in_force(job, 2)
+    cluster.failures["read_namespaced_pod"] = [RuntimeUnavailableError("away")] * 1000
+    in_force(job, 1)
+    assert job.devices_in_force() == 2
+    job.close()
+    wait_for_threads()
+    assert "device-1" in cluster.pods
+
+
+def test_pods_of_devices_that_appear_later_are_counted_and_removed(cluster: FakeCluster) -> None:
+    job = take_over(cluster)
+    assert in_force(job, 1) == 1
+    cluster.add_device(1)
+    cluster.add_device(2)
+    del cluster.pods["device-2"]["metadata"]["annotations"]["paceline/ready"]
+    assert in_force(job, 1) == 2
+    wait_for_threads()
+    assert in_force(job, 1) == 1
+    assert list(cluster.pods) == ["first"]

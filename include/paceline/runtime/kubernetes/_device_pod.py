@@ -35,6 +35,7 @@ _PORT = 29400
 _COMMAND = ["python", "-m", "paceline.train.parallel.pod"]
 _LEAVE_S = 60.0  # for the batch in progress, before a pod is removed
 _AGAIN_S = 30.0  # before another pod takes the place of one that has failed
+_RETRY_S = 5.0  # between two attempts to delete a pod
 _LOOK_S = 5
 _STARTS, _USUAL = "its pod starts", ("it starts", "ContainerCreating", "PodInitializing")
 
@@ -112,6 +113,7 @@ class FurtherDevice:
         self.failure = ""
         """Why the script has failed in the pod, if this is its fault and not that of the cluster."""
         self._ends = threading.Event()
+        self._closed = threading.Event()
 
     @classmethod
     def of(cls, cluster: Cluster, first: Mapping[str, Any], pod: Mapping[str, Any], make_job: MakeJob) -> FurtherDevice:
@@ -139,6 +141,7 @@ class FurtherDevice:
     def close(self) -> None:
         """Let go of the pod, which continues."""
         self._ends.set()
+        self._closed.set()
         if self.job is not None:
             self.job.close()
 
@@ -166,8 +169,8 @@ class FurtherDevice:
     def _run(self) -> None:
         try:
             self.job = self._start()
-        except PacelineError as error:
-            self._fail(str(error))
+        except Exception as error:
+            self._fail(str(error) or repr(error))
 
     def _start(self) -> PodJob:
         cluster, first = self._cluster, self._first
@@ -213,7 +216,7 @@ class FurtherDevice:
 
     def _end(self, job: PodJob) -> None:
         """Remove a pod whose process has ended."""
-        with contextlib.suppress(PacelineError):  # its node may be lost
+        with contextlib.suppress(Exception):  # its node may be lost
             status = job.status()
             self.failure = status.reason if status.out_of_memory else ""
         self._fail("its process has ended")
@@ -223,21 +226,28 @@ class FurtherDevice:
         if not self._ends.is_set():
             log.warning("Device %d of the job: %s", self.device, reason)
         self.reason = reason
-        self._delete()
+        is_gone = self._delete()
         self._ends.wait(_AGAIN_S)
-        self.is_gone = True
+        self.is_gone = is_gone
 
     def _remove(self) -> None:
         if self.job is not None:
-            with contextlib.suppress(PacelineError):
+            with contextlib.suppress(Exception):
                 self.job.stop(_LEAVE_S)
-        self._delete()
-        self.is_gone = True
+        self.is_gone = self._delete()
 
-    def _delete(self) -> None:
+    def _delete(self) -> bool:
+        """Delete the pod; return whether it is gone. Try again while the cluster fails, until ``close``."""
         if self.job is not None:
             self.job.close()
-        with contextlib.suppress(PacelineError):  # otherwise, the cluster deletes it after the first pod
-            pod = read_pod(self._cluster, self.name)
-            if pod is not None:
-                delete_pod(self._cluster, self.name, pod["metadata"]["uid"])
+        while True:
+            try:
+                pod = read_pod(self._cluster, self.name)
+                if pod is not None:
+                    delete_pod(self._cluster, self.name, pod["metadata"]["uid"])
+            except Exception as error:
+                log.warning("Pod %s of device %d is not deleted yet: %s", self.name, self.device, error)
+                if self._closed.wait(_RETRY_S):  # the next process finds it; the cluster deletes it after the first pod
+                    return False
+            else:
+                return True

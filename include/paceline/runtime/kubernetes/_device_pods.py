@@ -18,7 +18,7 @@ from paceline.runtime.kubernetes._job import PodJob, delete_pod
 from paceline.train.job import EXIT_DEVICE_LOST
 from paceline.train.progress import MARKER, parse_line
 
-_LOOK_S = 5.0
+_LOOK_S, _LOOK_FIRST_S = 5.0, 60.0  # between two looks at the pods: if there are some, and if none are known
 
 
 class FirstPodJob(PodJob):
@@ -151,24 +151,26 @@ class FirstPodJob(PodJob):
 
         Raises TrainingFailedError if the script has run out of memory in one of them.
         """
-        if self._further and time.monotonic() < self._looked_s + _LOOK_S:
+        if self._further is not None and time.monotonic() < self._looked_s + (
+            _LOOK_S if self._further else _LOOK_FIRST_S
+        ):
             return self._without_gone(self._further)
-        if self._further is not None and not self._further:
-            return self._further
         try:
             pods = list_pods(self._cluster, f"{OF}={self._uid}")
         except RuntimeUnavailableError:
             if self._further is None:
                 raise
-            return self._further
+            return self._without_gone(self._further)
         self._looked_s = time.monotonic()
-        if self._further is None:
-            found = [FurtherDevice.of(self._cluster, self._first, pod, self._make_job) for pod in pods]
-            self._further = sorted(found, key=lambda one: one.device)
+        further = self._further = self._further or []
+        known = {one.name for one in further}
+        found = [pod for pod in pods if pod["metadata"]["name"] not in known]  # by an earlier process, or one cut off
+        further += [FurtherDevice.of(self._cluster, self._first, pod, self._make_job) for pod in found]
+        further.sort(key=lambda one: one.device)
         by_name = {pod["metadata"]["name"]: pod for pod in pods}
-        for device in self._further:
+        for device in further:
             device.observe(by_name.get(device.name))
-        return self._without_gone(self._further)
+        return self._without_gone(further)
 
     def _without_gone(self, further: list[FurtherDevice]) -> list[FurtherDevice]:
         for device in further:

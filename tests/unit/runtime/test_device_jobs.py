@@ -20,12 +20,17 @@ from paceline.errors import (
     RuntimeUnavailableError,
     TrainingFailedError,
 )
+from paceline.runtime import JobSpec
 from paceline.runtime.kubernetes import _device_pod, _device_pods, _job
 from paceline.runtime.kubernetes._device_pods import FirstPodJob
+from paceline.runtime.kubernetes._pod import label_value, manifest
 from paceline.train.job import EXIT_DEVICE_LOST
 from paceline.train.progress import Progress
 
 RUNS: dict[str, Any] = {"number": 1, "state": "running", "started_s": 1.0}
+DEVICE_POD = manifest(
+    JobSpec("train", ["python"], 1.0, image="i", gpus=1), "digest", "a", pull=False, reserve=False, gpu_resource="gpu"
+)
 ENDED: dict[str, Any] = {**RUNS, "state": "exited", "finished_s": 2.0, "out_of_memory": False, "stopped": False}
 
 
@@ -59,6 +64,7 @@ class FakeCluster:
         self.pods: dict[str, dict[str, Any]] = {}
         self.runs: dict[str, dict[str, Any]] = {}
         self.commands: list[tuple[str, str]] = []
+        self.starting: dict[str, Any] = {}  # status of the next new pod
         self.failures: dict[str, list[Exception]] = {}  # of the next requests with this method
 
     def add(self, name: str, annotations: dict[str, str], **status: Any) -> dict[str, Any]:
@@ -100,6 +106,12 @@ class FakeCluster:
             found = [pod for pod in found if pod["metadata"]["labels"].get(key) == value]
         return SimpleNamespace(data=json.dumps({"items": found, "metadata": {"resourceVersion": "1"}}))
 
+    def create_namespaced_pod(self, namespace: str, body: Any, **options: Any) -> Any:
+        pod = self.add(body["metadata"]["name"], body["metadata"]["annotations"], **self.starting)
+        pod["metadata"]["labels"] = body["metadata"]["labels"]
+        pod["spec"] = body["spec"]
+        return SimpleNamespace(data=json.dumps(pod))
+
     def delete_namespaced_pod(self, name: str, namespace: str, body: Any) -> None:
         if self.pods.pop(name, None) is None:
             raise JobLostError(name)
@@ -132,7 +144,10 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def cluster() -> FakeCluster:
     found = FakeCluster()
-    found.add("first", {"paceline/device-pod": "{}", "paceline/gpus": "1", "paceline/ready": "true"})
+    first = found.add(
+        "first", {"paceline/device-pod": json.dumps(DEVICE_POD), "paceline/gpus": "1", "paceline/ready": "true"}
+    )
+    first["metadata"]["labels"]["paceline/network"] = label_value("paceline-train-devices")
     return found
 
 
@@ -229,4 +244,34 @@ def test_pods_of_devices_that_appear_later_are_counted_and_removed(cluster: Fake
     assert in_force(job, 1) == 2
     wait_for_threads()
     assert in_force(job, 1) == 1
+    assert list(cluster.pods) == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (
+            {"phase": "Failed", "reason": "UnexpectedAdmissionError", "containerStatuses": []},
+            "UnexpectedAdmissionError",
+        ),
+        (
+            {
+                "containerStatuses": [
+                    {"name": "agent", "state": {"running": {}}},
+                    {"name": "job", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}},
+                ]
+            },
+            "ImagePullBackOff: no such image",
+        ),
+    ],
+    ids=["the node refuses the pod", "only another container of the template runs"],
+)
+def test_pod_that_will_never_run_its_job_is_removed(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, status: dict[str, Any], reason: str
+) -> None:
+    job = take_over(cluster, is_new=True)
+    cluster.starting = status
+    assert in_force(job, 2) == 1
+    wait_for_threads()
+    assert f"Device 1 of the job: {'the pod has ended: ' if 'phase' in status else ''}{reason}" in caplog.text
     assert list(cluster.pods) == ["first"]

@@ -23,7 +23,7 @@ from paceline.runtime.kubernetes import _pod, _team
 from paceline.runtime.kubernetes._cluster import Cluster, read_pod
 from paceline.runtime.kubernetes._files import copy_job
 from paceline.runtime.kubernetes._job import PodJob, delete_pod
-from paceline.runtime.kubernetes._start import create_pod, give_cpu, why_hopeless, why_it_waits
+from paceline.runtime.kubernetes._start import create_pod, give_cpu, job_runs, why_hopeless, why_it_waits
 from paceline.runtime.kubernetes._watch import follow_pod
 from paceline.train.job import ENV_DEVICE, ENV_DEVICE_PODS, ENV_DEVICE_PODS_KEY, ENV_LEAD_ADDRESS
 
@@ -181,10 +181,10 @@ class FurtherDevice:
             if now is None or _pod.removal(now) or self._ends.is_set():
                 raise JobLostError("its pod was deleted")
             pod = now
-            if _pod.runs(now):
-                break
-            if reason := why_hopeless(now):
+            if reason := _pod.end_reason(now) or why_hopeless(now):
                 raise PacelineError(reason)
+            if job_runs(now):
+                break
             reason = why_it_waits(now)
             self.reason = _STARTS if reason in _USUAL else reason
         self.reason = _STARTS

@@ -51,8 +51,9 @@ class KubernetesRuntime:
         Whether a pod requests its allocation, so that its node reserves these cores, instead of a thousandth of a core.
     gpu_resource:
         Name of the resource that stands for a GPU; ``None`` if the template claims a pod's GPUs.
-    scatters:
-        Whether the jobs have GPUs, so that a job that allocates whole GPUs may have some in other pods.
+    scatters_above:
+        Number of GPUs of a job's pod: a job that may get more whole GPUs has the others in further pods;
+        ``None`` if the jobs have no GPUs.
     max_output_bytes:
         Maximum size of the output that ``collect`` accepts.
     start_timeout_s:
@@ -78,7 +79,7 @@ class KubernetesRuntime:
         pull: bool = False,
         reserve: bool = False,
         gpu_resource: str | None = _pod.GPU_RESOURCE,
-        scatters: bool = False,
+        scatters_above: int | None = None,
         max_output_bytes: int = 16 * 1024**3,
         start_timeout_s: float = 300.0,
     ) -> None:
@@ -87,7 +88,7 @@ class KubernetesRuntime:
         self._pull = pull
         self._reserve = reserve
         self._gpu_resource = gpu_resource
-        self.scatters = scatters
+        self.scatters_above = scatters_above
         self._cluster_checked_for: set[bool] = set()  # for jobs without and with a team
         self._checked: JobSpec | None = None
         self._max_output_bytes = max_output_bytes

@@ -20,10 +20,10 @@ from paceline.errors import (
     RuntimeUnavailableError,
     TrainingFailedError,
 )
-from paceline.runtime import JobSpec
-from paceline.runtime.kubernetes import _device_pod, _device_pods, _job
+from paceline.runtime import JobSpec, TeamNetwork
+from paceline.runtime.kubernetes import KubernetesRuntime, _device_pod, _device_pods, _job
 from paceline.runtime.kubernetes._device_pods import FirstPodJob
-from paceline.runtime.kubernetes._pod import label_value, manifest
+from paceline.runtime.kubernetes._pod import label_value, manifest, pod_name
 from paceline.train.job import EXIT_DEVICE_LOST
 from paceline.train.progress import Progress
 
@@ -115,6 +115,9 @@ class FakeCluster:
     def delete_namespaced_pod(self, name: str, namespace: str, body: Any) -> None:
         if self.pods.pop(name, None) is None:
             raise JobLostError(name)
+
+    def patch_namespaced_pod(self, name: str, namespace: str, body: Any) -> None:
+        self.pods[name]["metadata"]["annotations"] |= body["metadata"]["annotations"]
 
     def patch_namespaced_pod_resize(self, name: str, namespace: str, body: Any, **options: Any) -> Any:
         return SimpleNamespace(data=json.dumps(self.pods[name]))
@@ -275,3 +278,18 @@ def test_pod_that_will_never_run_its_job_is_removed(
     wait_for_threads()
     assert f"Device 1 of the job: {'the pod has ended: ' if 'phase' in status else ''}{reason}" in caplog.text
     assert list(cluster.pods) == ["first"]
+
+
+@pytest.mark.parametrize("scatters", [True, False])
+def test_only_a_starting_pod_that_is_prepared_for_further_pods_is_taken_over(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, scatters: bool
+) -> None:
+    spec = JobSpec("train", ["python"], 1.0, image="i", gpus=1, team_network=TeamNetwork("net", "first-device"))
+    runtime = KubernetesRuntime(lambda: None)  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr(runtime, "_cluster", cluster)
+    for prepared in (True, False):
+        pod = cluster.add(pod_name("train", "a"), {"paceline/spec": "digest"})
+        pod["metadata"]["annotations"] |= {"paceline/device-pod": "{}"} if prepared else {}
+        adopted = runtime._adopt(spec, "digest", "starter", scatters=scatters)
+        assert (adopted is not None) == (prepared == scatters)
+        assert (pod_name("train", "a") in cluster.pods) == (prepared == scatters)

@@ -12,7 +12,8 @@ import pytest
 
 from paceline.errors import RuntimeUnavailableError
 from paceline.runtime import TeamNetwork
-from paceline.runtime.kubernetes._team import has_outdated_names, join, tell_team
+from paceline.runtime.kubernetes._cluster import ConflictError
+from paceline.runtime.kubernetes._team import has_outdated_names, join, restrict, tell_team
 
 
 class Members:
@@ -89,3 +90,12 @@ def test_pod_that_replaces_another_does_not_know_its_own_name_at_the_address_of_
     new = member("new", "10.0.0.9", "ps")
     new["spec"] = body["spec"]
     assert not has_outdated_names(Members(shard, new), new)  # type: ignore[arg-type]
+
+
+def test_policy_of_an_earlier_process_is_kept() -> None:
+    class Cluster(Members):
+        def call(self, request: str, method: str, *arguments: Any, **options: Any) -> Any:
+            assert method == "NetworkingV1Api.create_namespaced_network_policy"
+            raise ConflictError("it exists")
+
+    restrict(Cluster(), member("ps", "10.0.0.1", "ps"), TeamNetwork("net", "ps"))  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from paceline.errors import (
 )
 from paceline.runtime import JobSpec, TeamNetwork
 from paceline.runtime.kubernetes import KubernetesRuntime, _device_pod, _device_pods, _job
+from paceline.runtime.kubernetes._cluster import QuotaError
 from paceline.runtime.kubernetes._device_pods import FirstPodJob
 from paceline.runtime.kubernetes._pod import label_value, manifest, pod_name
 from paceline.train.job import EXIT_DEVICE_LOST
@@ -293,3 +294,24 @@ def test_only_a_starting_pod_that_is_prepared_for_further_pods_is_taken_over(
         adopted = runtime._adopt(spec, "digest", "starter", scatters=scatters)
         assert (adopted is not None) == (prepared == scatters)
         assert (pod_name("train", "a") in cluster.pods) == (prepared == scatters)
+
+
+def test_pods_do_not_count_if_the_script_of_a_taken_over_job_trains_on_one_device(
+    cluster: FakeCluster,
+) -> None:
+    cluster.add_device(1)
+    job = take_over(cluster)
+    assert in_force(job, 2) == 2
+    Log.of["first"].lines = [report(None)]
+    job.read_lines()
+    assert in_force(job, 2) == 1
+
+
+def test_pending_resize_of_the_first_pod_counts_the_further_devices(cluster: FakeCluster) -> None:
+    cluster.add_device(1)
+    cluster.pods["first"]["status"]["containerStatuses"][0]["resources"] = {"limits": {"cpu": "1"}}
+    job = take_over(cluster)
+    cluster.failures["patch_namespaced_pod_resize"] = [QuotaError("exceeded quota")]
+    with pytest.raises(ResizePendingError, match="exceeded quota") as pending:
+        job.resize(2)
+    assert pending.value.devices == 2

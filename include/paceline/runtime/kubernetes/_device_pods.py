@@ -58,10 +58,12 @@ class FirstPodJob(PodJob):
 
         Raises ResizePendingError while not all of them have joined or left.
         """
-        own = min(devices, float(self._gpus))
-        super().resize(own)
-        self._own = own
-        if self._follower.ended.is_set():  # it asks again after its restart
+        self._own, why_own = min(devices, float(self._gpus)), ""
+        try:
+            super().resize(self._own)
+        except ResizePendingError as pending:
+            self._own, why_own = pending.devices, pending.reason
+        if self._follower.ended.is_set():  # the control loop asks again after its restart
             return
         self._wanted = max(math.ceil(devices - 1e-9) - self._gpus, 0)
         further = self._look()
@@ -76,9 +78,9 @@ class FirstPodJob(PodJob):
             further.append(device)
             device.start()
         further.sort(key=lambda one: one.device)
-        in_force = own + self._count(further)
-        if in_force != devices:
-            raise ResizePendingError(in_force, self._why_pending(further))
+        in_force = self._own + self._count(further)
+        if why_own or in_force != devices:
+            raise ResizePendingError(in_force, why_own or self._why_pending(further))
 
     def read_lines(self) -> list[str]:
         """Return the lines of the first pod, and those of the others behind the number of the device."""
@@ -88,8 +90,8 @@ class FirstPodJob(PodJob):
             if MARKER in line:
                 with contextlib.suppress(ValueError, RecursionError):  # the control loop reports invalid lines
                     progress = parse_line(line)
-                    if progress is not None and progress.devices_in_force is not None:
-                        self._training = progress.devices_in_force
+                    if progress is not None:  # without ``data_parallel``, only the first pod trains
+                        self._training = progress.devices_in_force or self._gpus
         for device in self._further or []:
             lines += _lines_of(device)
         return lines

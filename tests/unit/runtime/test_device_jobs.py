@@ -66,6 +66,7 @@ class FakeCluster:
         self.runs: dict[str, dict[str, Any]] = {}
         self.commands: list[tuple[str, str]] = []
         self.starting: dict[str, Any] = {}  # status of the next new pod
+        self.away: dict[str, threading.Event] = {}  # pods whose nodes do not answer; the event ends the wait
         self.failures: dict[str, list[Exception]] = {}  # of the next requests with this method
 
     def add(self, name: str, annotations: dict[str, str], **status: Any) -> dict[str, Any]:
@@ -124,6 +125,9 @@ class FakeCluster:
         return SimpleNamespace(data=json.dumps(self.pods[name]))
 
     def run(self, request: str, pod: str, command: Sequence[str], stdin: Any = ()) -> Iterator[bytes]:
+        if pod in self.away:
+            self.away[pod].wait(60.0)
+            raise RuntimeUnavailableError(f"{pod} does not answer")
         if "send" in request:
             self.commands.append((pod, command[-1]))
             if command[-1].startswith("stop"):
@@ -160,10 +164,10 @@ def take_over(cluster: Any, *, is_new: bool = False) -> FirstPodJob:
     return FirstPodJob(cluster, cluster.pods["first"], max_output_bytes=1, is_new=is_new)
 
 
-def wait_for_threads() -> None:
-    """Wait until the threads of all further devices have ended."""
+def wait_for_threads(device: str = "") -> None:
+    """Wait until the threads of all further devices, or of this one, have ended."""
     for thread in threading.enumerate():
-        if thread.name.startswith("paceline-device-"):
+        if thread.name.startswith(f"paceline-device-{device}"):
             thread.join(60.0)
             assert not thread.is_alive()
 
@@ -315,3 +319,46 @@ def test_pending_resize_of_the_first_pod_counts_the_further_devices(cluster: Fak
     with pytest.raises(ResizePendingError, match="exceeded quota") as pending:
         job.resize(2)
     assert pending.value.devices == 2
+
+
+def test_node_that_does_not_answer_does_not_delay_the_process_that_takes_over(cluster: FakeCluster) -> None:
+    cluster.add_device(1)
+    cluster.add_device(2)
+    cluster.away["device-1"] = threading.Event()
+    job = take_over(cluster)
+    assert in_force(job, 3) == 3
+    wait_for_threads("2")
+    job.renew(60.0)
+    wait_for_threads("2")
+    assert cluster.commands[-1] == ("device-2", "lease 60.000000")
+    cluster.away.pop("device-1").set()
+    wait_for_threads()
+    in_force(job, 1)
+    wait_for_threads()
+    assert {pod for pod, command in cluster.commands if command.startswith("stop")} == {"device-1", "device-2"}
+    assert list(cluster.pods) == ["first"]
+
+
+def test_lease_of_a_pod_is_renewed_without_waiting_for_its_node(cluster: FakeCluster) -> None:
+    cluster.add_device(1)
+    job = take_over(cluster)
+    assert in_force(job, 2) == 2
+    wait_for_threads()
+    cluster.away["device-1"] = threading.Event()
+    for _ in range(3):
+        job.renew(60.0)
+    assert sum("lease" in thread.name for thread in threading.enumerate()) == 1
+    cluster.away.pop("device-1").set()
+    wait_for_threads()
+    job.renew(60.0)
+    wait_for_threads()
+    assert cluster.commands[-1] == ("device-1", "lease 60.000000")
+
+
+def test_pod_leaves_between_two_batches_although_its_process_was_not_reached_yet(cluster: FakeCluster) -> None:
+    cluster.add_device(1)
+    job = take_over(cluster)
+    in_force(job, 1)
+    wait_for_threads()
+    assert [command[:5] for pod, command in cluster.commands if pod == "device-1"] == ["start", "stop "]
+    assert list(cluster.pods) == ["first"]

@@ -103,7 +103,9 @@ class FurtherDevice:
         self.name = f"{_pod.pod_name(str(_pod.annotation(first, _pod.JOB)), str(device))}-{uuid.uuid4().hex[:6]}"
         self.reason = _STARTS
         self.job: PodJob | None = None
-        """The job of the pod, once it has started."""
+        """The job of the pod, once it has started, and this process is connected to it."""
+        self.has_started = False
+        """Whether the job of the pod has started."""
         self.is_leaving = False
         """Whether the pod is being removed."""
         self.is_lost = False
@@ -114,6 +116,8 @@ class FurtherDevice:
         """Why the script has failed in the pod, if this is its fault and not that of the cluster."""
         self._ends = threading.Event()
         self._closed = threading.Event()
+        self._opening: threading.Thread | None = None  # of a pod that another process has started
+        self._renewing: threading.Thread | None = None
 
     @classmethod
     def of(cls, cluster: Cluster, first: Mapping[str, Any], pod: Mapping[str, Any], make_job: MakeJob) -> FurtherDevice:
@@ -121,22 +125,27 @@ class FurtherDevice:
         found = cls(cluster, first, int(_pod.annotation(pod, _pod.DEVICE) or 0), make_job)
         found.name = pod["metadata"]["name"]
         if _pod.annotation(pod, _pod.READY) is not None and not _pod.removal(pod):
-            found.job = make_job(pod, False)
-            found.job.begin()  # in case the process that made the pod ready was killed before this
+            found.has_started = True
+            found._opening = found._start_thread(found._open, "open", pod)
         else:
             found.leave()
         return found
 
     def start(self) -> None:
         """Start the pod."""
-        threading.Thread(target=self._run, name=f"paceline-device-{self.device}", daemon=True).start()
+        self._start_thread(self._run, "start")
 
     def leave(self) -> None:
         """Remove the pod after the batch in progress."""
         if not self.is_leaving:
             self.is_leaving, self.reason = True, "its pod is being removed"
             self._ends.set()
-            threading.Thread(target=self._remove, name=f"paceline-device-{self.device}-end", daemon=True).start()
+            self._start_thread(self._remove, "end")
+
+    def renew(self, lease_s: float) -> None:
+        """Renew the lease of the pod, in a thread: its node may not answer."""
+        if self.job is not None and not self.is_leaving and not (self._renewing and self._renewing.is_alive()):
+            self._renewing = self._start_thread(self._renew, "lease", self.job, lease_s)
 
     def close(self) -> None:
         """Let go of the pod, which continues."""
@@ -147,19 +156,19 @@ class FurtherDevice:
 
     def observe(self, pod: Mapping[str, Any] | None) -> None:
         """Look at the pod, ``None`` if it does not exist, and at the end of its job."""
-        if self.job is None or self.is_gone:
+        if not self.has_started or self.is_gone:
             return  # the thread that starts it looks
         if pod is None:
             self._lose("the pod was deleted")
-            self.job.close()
+            self._ends.set()
+            if self.job is not None:
+                self.job.close()
             self.is_gone = True
         elif reason := _pod.removal(pod):
             self._lose(reason)
-        elif self.job.wait(0) and not (self.is_leaving or self.is_lost):
+        elif self.job is not None and self.job.wait(0) and not (self.is_leaving or self.is_lost):
             self.is_lost = True  # another pod takes its place later: it may fail, too
-            threading.Thread(
-                target=self._end, args=(self.job,), name=f"paceline-device-{self.device}-end", daemon=True
-            ).start()
+            self._start_thread(self._end, "end", self.job)
 
     def _lose(self, reason: str) -> None:
         if not self.is_leaving:
@@ -169,8 +178,32 @@ class FurtherDevice:
     def _run(self) -> None:
         try:
             self.job = self._start()
+            self.has_started = True
         except Exception as error:
             self._fail(str(error) or repr(error))
+
+    def _start_thread(self, run: Callable[..., None], does: str, *arguments: Any) -> threading.Thread:
+        thread = threading.Thread(target=run, args=arguments, name=f"paceline-device-{self.device}-{does}", daemon=True)
+        thread.start()
+        return thread
+
+    def _open(self, pod: Mapping[str, Any]) -> None:
+        """Connect to the job of a pod that another process has started. Try again while its node does not answer."""
+        while self.job is None:
+            try:
+                job = self._make_job(pod, False)
+                job.begin()  # in case the process that made the pod ready was killed before this
+                self.job = job
+            except Exception as error:
+                log.warning("Pod %s of device %d does not answer: %s", self.name, self.device, error)
+                if self._ends.wait(_RETRY_S):
+                    return
+        if self._closed.is_set():
+            self.job.close()
+
+    def _renew(self, job: PodJob, lease_s: float) -> None:
+        with contextlib.suppress(Exception):  # the pod may just be lost
+            job.renew(lease_s)
 
     def _start(self) -> PodJob:
         cluster, first = self._cluster, self._first
@@ -231,6 +264,8 @@ class FurtherDevice:
         self.is_gone = is_gone
 
     def _remove(self) -> None:
+        if self._opening is not None:
+            self._opening.join()
         if self.job is not None:
             with contextlib.suppress(Exception):
                 self.job.stop(_LEAVE_S)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from paceline.errors import PacelineError, ResizePendingError, RuntimeUnavailableError, TrainingFailedError
+from paceline.errors import ResizePendingError, RuntimeUnavailableError, TrainingFailedError
 from paceline.runtime.base import JobStatus, Usage
 from paceline.runtime.kubernetes import _pod
 from paceline.runtime.kubernetes._cluster import Cluster, list_pods
@@ -141,9 +141,7 @@ class FirstPodJob(PodJob):
         """Renew the leases of all pods."""
         super().renew(lease_s)
         for device in self._further or []:
-            if device.job is not None and not device.is_leaving:
-                with contextlib.suppress(PacelineError):  # the pod may just be lost
-                    device.job.renew(lease_s)
+            device.renew(lease_s)
 
     def _make_job(self, pod: Mapping[str, Any], is_new: bool) -> PodJob:
         return PodJob(self._cluster, pod, max_output_bytes=self._max_output_bytes, is_new=is_new)
@@ -187,7 +185,7 @@ class FirstPodJob(PodJob):
 
     def _count(self, further: list[FurtherDevice]) -> int:
         """Return how many further devices the job has."""
-        running = sum(one.job is not None and not one.is_lost for one in further)
+        running = sum(one.has_started and not one.is_lost for one in further)
         if running > self._wanted:
             return running  # a device stays allocated until its pod is gone
         joined = running if self._training is None else max(self._training - self._gpus, 0)
@@ -195,7 +193,7 @@ class FirstPodJob(PodJob):
 
     def _why_pending(self, further: list[FurtherDevice]) -> str:
         for one in further:
-            if one.job is None and not one.is_leaving:
+            if not one.has_started and not one.is_leaving:
                 return f"Device {one.device} has not joined. {one.reason[:1].upper()}{one.reason[1:]}"
         for one in further:
             if one.is_leaving:

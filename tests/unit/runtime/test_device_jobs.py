@@ -101,6 +101,8 @@ class FakeCluster:
         return SimpleNamespace(data=json.dumps(self.pods[name]))
 
     def list_namespaced_pod(self, namespace: str, **options: Any) -> Any:
+        if "watch" in options:  # it ends without an event
+            return SimpleNamespace(stream=lambda *_, **__: (), close=lambda: None)
         name = options.get("field_selector", "").removeprefix("metadata.name=")
         found = [pod for pod in self.pods.values() if name in ("", pod["metadata"]["name"])]
         if "label_selector" in options:
@@ -283,6 +285,11 @@ def test_pod_that_will_never_run_its_job_is_removed(
     wait_for_threads()
     assert f"Device 1 of the job: {'the pod has ended: ' if 'phase' in status else ''}{reason}" in caplog.text
     assert list(cluster.pods) == ["first"]
+    cluster.starting = {"phase": "Pending", "containerStatuses": []}
+    with pytest.raises(ResizePendingError, match=reason):  # the next pod starts; this is no other reason
+        job.resize(2)
+    job.close()
+    wait_for_threads()
 
 
 @pytest.mark.parametrize("scatters", [True, False])

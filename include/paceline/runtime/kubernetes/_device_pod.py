@@ -37,7 +37,7 @@ _LEAVE_S = 60.0  # for the batch in progress, before a pod is removed
 _AGAIN_S = 30.0  # before another pod takes the place of one that has failed
 _RETRY_S = 5.0  # between two attempts to delete a pod
 _LOOK_S = 5
-_STARTS, _USUAL = "its pod starts", ("it starts", "ContainerCreating", "PodInitializing")
+STARTS, _USUAL = "its pod starts", ("it starts", "ContainerCreating", "PodInitializing")
 
 MakeJob = Callable[[Mapping[str, Any], bool], PodJob]
 
@@ -95,13 +95,17 @@ class FurtherDevice:
         Number of the device, from that after the devices of the first pod.
     make_job:
         Function that returns the job of a pod, and whose second argument says whether it is new.
+    reason:
+        Why the device has not joined, until its pod has another reason: that of the pod before, if it has failed.
     """
 
-    def __init__(self, cluster: Cluster, first: Mapping[str, Any], device: int, make_job: MakeJob) -> None:
+    def __init__(
+        self, cluster: Cluster, first: Mapping[str, Any], device: int, make_job: MakeJob, reason: str = STARTS
+    ) -> None:
         self._cluster, self._first, self._make_job = cluster, first, make_job
         self.device = device
         self.name = f"{_pod.pod_name(str(_pod.annotation(first, _pod.JOB)), str(device))}-{uuid.uuid4().hex[:6]}"
-        self.reason = _STARTS
+        self.reason = self._usual_reason = reason
         self.job: PodJob | None = None
         """The job of the pod, once it has started, and this process is connected to it."""
         self.has_started = False
@@ -179,6 +183,8 @@ class FurtherDevice:
         try:
             self.job = self._start()
             self.has_started = True
+            if self._closed.is_set():
+                self.job.close()
         except Exception as error:
             self._fail(str(error) or repr(error))
 
@@ -219,8 +225,8 @@ class FurtherDevice:
             if job_runs(now):
                 break
             reason = why_it_waits(now)
-            self.reason = _STARTS if reason in _USUAL else reason
-        self.reason = _STARTS
+            self.reason = self._usual_reason if reason in _USUAL else reason
+        self.reason = self._usual_reason
         _team.restrict(cluster, pod, network)
         environment = {
             ENV_DEVICE_PODS: None,

@@ -13,7 +13,7 @@ from paceline.errors import ResizePendingError, RuntimeUnavailableError, Trainin
 from paceline.runtime.base import JobStatus, Usage
 from paceline.runtime.kubernetes import _pod
 from paceline.runtime.kubernetes._cluster import Cluster, list_pods
-from paceline.runtime.kubernetes._device_pod import OF, FurtherDevice
+from paceline.runtime.kubernetes._device_pod import OF, STARTS, FurtherDevice
 from paceline.runtime.kubernetes._job import PodJob, delete_pod
 from paceline.train.job import EXIT_DEVICE_LOST
 from paceline.train.progress import MARKER, parse_line
@@ -45,6 +45,7 @@ class FirstPodJob(PodJob):
         self._wanted = 0
         # Devices on which the job trains, as it has reported; ``None`` if another process has read the report.
         self._training: int | None = 0 if is_new else None
+        self._failures: dict[int, str] = {}  # reasons of the last pods, by device
         self._looked_s = -math.inf
         self._lines: list[str] = []
         self._ended_cpu_s = 0.0
@@ -74,7 +75,8 @@ class FirstPodJob(PodJob):
         for _ in range(self._wanted - len(staying)):
             number = next(k for k in range(self._gpus, self._gpus + len(numbers) + 1) if k not in numbers)
             numbers.add(number)
-            device = FurtherDevice(self._cluster, self._first, number, self._make_job)
+            reason = self._failures.pop(number, STARTS)
+            device = FurtherDevice(self._cluster, self._first, number, self._make_job, reason)
             further.append(device)
             device.start()
         further.sort(key=lambda one: one.device)
@@ -178,6 +180,8 @@ class FirstPodJob(PodJob):
                 raise TrainingFailedError(f"device {device.device}: {device.failure}")
         for device in [one for one in further if one.is_gone]:
             further.remove(device)
+            if not device.is_leaving:
+                self._failures[device.device] = device.reason
             self._lines += _lines_of(device)
             if device.job is not None:
                 self._ended_cpu_s += device.job.usage().cpu_s

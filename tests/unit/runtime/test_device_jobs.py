@@ -39,11 +39,13 @@ class Log:
     """The log of a pod, whose lines a test writes. It stands in for ``PodFollower``."""
 
     of: dict[str, Log] = {}  # noqa: RUF012, the newest of each pod
+    made: list[str] = []  # noqa: RUF012, the pods of all
 
     def __init__(self, cluster: Any, pod: str, tail: int | None) -> None:
         self.ended, self.lines, self.disruption = threading.Event(), [], ""  # type: ignore[var-annotated]
         self.records = SimpleNamespace(usage=None)
         Log.of[pod] = self
+        Log.made.append(pod)
 
     def start(self, after: int = 0) -> None:
         self.ended.clear()
@@ -131,6 +133,8 @@ class FakeCluster:
             self.away[pod].wait(60.0)
             raise RuntimeUnavailableError(f"{pod} does not answer")
         if "send" in request:
+            if self.failures.get("send"):
+                raise self.failures["send"].pop(0)
             self.commands.append((pod, command[-1]))
             if command[-1].startswith("stop"):
                 self.end(pod, 143, stopped=True)
@@ -369,3 +373,14 @@ def test_pod_leaves_between_two_batches_although_its_process_was_not_reached_yet
     wait_for_threads()
     assert [command[:5] for pod, command in cluster.commands if pod == "device-1"] == ["start", "stop "]
     assert list(cluster.pods) == ["first"]
+
+
+def test_log_of_a_pod_is_followed_once_although_its_first_answer_fails(cluster: FakeCluster) -> None:
+    cluster.add_device(1)
+    cluster.failures["send"] = [RuntimeUnavailableError("away")] * 2
+    job = take_over(cluster)
+    Log.made.clear()
+    assert in_force(job, 2) == 2
+    wait_for_threads()
+    assert Log.made == ["device-1"]
+    assert cluster.commands == [("device-1", "start 1")]

@@ -195,17 +195,19 @@ class FurtherDevice:
 
     def _open(self, pod: Mapping[str, Any]) -> None:
         """Connect to the job of a pod that another process has started. Try again while its node does not answer."""
-        while self.job is None:
+        job: PodJob | None = None
+        while True:
             try:
-                job = self._make_job(pod, False)
+                job = job or self._make_job(pod, False)
                 job.begin()  # in case the process that made the pod ready was killed before this
-                self.job = job
+                break
             except Exception as error:
                 log.warning("Pod %s of device %d does not answer: %s", self.name, self.device, error)
                 if self._ends.wait(_RETRY_S):
-                    return
-        if self._closed.is_set():
-            self.job.close()
+                    break
+        self.job = job
+        if job is not None and self._closed.is_set():
+            job.close()
 
     def _renew(self, job: PodJob, lease_s: float) -> None:
         with contextlib.suppress(Exception):  # the pod may just be lost

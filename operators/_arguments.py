@@ -148,7 +148,7 @@ def read(task: Arguments, context: Context) -> Settings:
     task.read_templates(context)
     check(task, rendered=True)
     most = optional_number("max_devices", task.max_devices)
-    if most is None and task.quantum == 1 and task.runtime_settings.gpus:
+    if most is None and task.quantum >= 1 and task.runtime_settings.gpus:
         most = float(task.runtime_settings.gpus)
     least = number("min_devices", task.min_devices)
     if task.team is not None:

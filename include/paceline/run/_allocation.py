@@ -51,7 +51,7 @@ class JobAllocation:
         self._outage = outage
         self._team = team
         self._pending = pending
-        self.devices = self.target = devices  # the current and the decided allocation
+        self.devices = self.target = self._requested = devices  # the current, the decided, the last one of ``resize``
         self._unconfirmed = unconfirmed
         self.device_s = earlier.device_s
         self.resizes = earlier.resizes
@@ -97,7 +97,7 @@ class JobAllocation:
 
     def replace(self, devices: float, now_s: float) -> None:
         """Set the allocation after the job starts or stops; do not count this change as a resize."""
-        self.devices = self.target = devices
+        self.devices = self.target = self._requested = devices
         self._unconfirmed = None
         self._changed_s = now_s
 
@@ -114,8 +114,10 @@ class JobAllocation:
         """Resize the job to the decided allocation if it differs from the current allocation."""
         try:
             has_other_devices = self._is_scattered and self._job.devices_in_force() != self.devices
-            if self.target == self.devices and self._unconfirmed is None and not has_other_devices:
+            is_requested = self.target == self.devices == self._requested
+            if is_requested and self._unconfirmed is None and not has_other_devices:
                 return
+            self._requested = self.target
             self._job.resize(self.target)
         except ResizePendingError as pending:  # it may be in force at any time, unless the job counts its devices
             self._outage.record_answer()

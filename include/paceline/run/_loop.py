@@ -170,10 +170,8 @@ class PaceLoop:
             self._leave_if_due()
             next_s = max(min(next_s, began_s) + period_s, self._now())
             status = yield from self._wait_for_step(next_s - self._now())
-            if status is not None and self._outage.restart_after(status):
+            if status is not None and self._restart_after(status):
                 status = None
-                if not self._outage.active:
-                    self._on_restart("engine")
         self._leave_if_due(status)
         self._read_reports(self._now())
         return self._finish(status)
@@ -181,7 +179,8 @@ class PaceLoop:
     def _find_earlier_end(self) -> JobStatus | None:
         """Return the status of a job that ended without a controlling process, after setting the time of its end.
 
-        A stopped job has not ended: it was preempted, or stopped between its last batch and its end.
+        A stopped job has not ended: it was preempted, or stopped between its last batch and its end. Neither has a job
+        that lost a device: it resumes.
         """
         if not self._continues_control:
             return None
@@ -191,11 +190,12 @@ class PaceLoop:
                 return None
             if status.finished_s is not None:
                 self._allocation.ended_s = self._progress.ended_s(status.finished_s, self._began_s, self._now())
-            while not status.stopped and not self._job.wait(_LAST_LINES_S):
+            resumes = status.stopped or status.device_lost
+            while not resumes and not self._job.wait(_LAST_LINES_S):
                 self._raise_if_stopped()
         except (RuntimeUnavailableError, JobLostError):
             return None
-        return None if status.stopped else status
+        return None if resumes else status
 
     def _step(self, now_s: float) -> float:
         """Run one control step; return the seconds until the next step."""
@@ -289,6 +289,15 @@ class PaceLoop:
             return False
         self._allocation.replace(devices, now_s)
         self._on_restart("arbiter")
+        return True
+
+    def _restart_after(self, status: JobStatus) -> bool:
+        """Restart a job that the engine or the loss of a device has ended; return whether control continues."""
+        position = self._read_reports(self._now()) if status.device_lost else None
+        if not self._outage.restart_after(status, position.done if position is not None else 0.0):
+            return False
+        if not self._outage.active:
+            self._on_restart("engine")
         return True
 
     def _on_restart(self, by: Cause) -> None:

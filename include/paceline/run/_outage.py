@@ -1,4 +1,4 @@
-"""Detects outages of the engine that runs the job, and restarts the job if the engine stopped it."""
+"""Detects outages of the engine that runs the job, and restarts a job that the engine or a lost device has ended."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _LONG_S = 30.0
 class Outage:
     """Tracks the engine's outages and restarts the job after them, at most three times.
 
+    It also restarts a job that has ended because it lost a device, at most three times in a row without progress.
+
     Parameters
     ----------
     job, journal, clock:
@@ -37,7 +39,8 @@ class Outage:
         now: Callable[[], float],
         restarts: int = 0,
     ) -> None:
-        self.restarts = restarts
+        self.restarts = self._engine_restarts = restarts
+        self._done_at_loss, self._losses = -1.0, 0  # most that was done when a device was lost; restarts since then
         self._job = job
         self._journal = journal
         self._clock = clock
@@ -81,18 +84,21 @@ class Outage:
             away_s, self._since_s = now_s - self._since_s, None
             self._journal.event(now_s, "engine_responding", "The engine is responding again after %.0f s", away_s)
 
-    def restart_after(self, status: JobStatus) -> bool:
+    def restart_after(self, status: JobStatus, done: float = 0.0) -> bool:
         """If an outage ended the job, restart the job from its checkpoint; return whether control continues.
 
-        The same applies to a job that was stopped, for example because no process renewed its lease in the outage.
+        The same applies to a job that was stopped, for example because no process renewed its lease in the outage, and
+        to a job that has ended because it lost a device. ``done``: what the job had done by then.
         """
         if status.state != "exited" or (status.exit_code == 0 and not status.stopped):
             return False
-        if not (self._occurred or status.stopped or self._is_engine_shutting_down(status)):
+        if not (status.device_lost or self._occurred or status.stopped or self._is_engine_shutting_down(status)):
             return False
         if self.active:
             return True  # restart the job once the engine is back
-        if self.restarts >= _MAX_RESTARTS:
+        if status.device_lost and done > self._done_at_loss:
+            self._done_at_loss, self._losses = done, 0
+        if (self._losses if status.device_lost else self._engine_restarts) >= _MAX_RESTARTS:
             return False
         try:
             self._job.restart()
@@ -101,7 +107,12 @@ class Outage:
             return True
         self._occurred = False
         self.restarts += 1
-        message = "The job was stopped (exit code %s), not by its code: restarting it from its checkpoint"
+        if status.device_lost:
+            self._losses += 1
+            message = "The job lost a device during a batch (exit code %s): restarting it from its checkpoint"
+        else:
+            self._engine_restarts += 1
+            message = "The job was stopped (exit code %s), not by its code: restarting it from its checkpoint"
         self._journal.event(self._now(), "restarted", message, status.exit_code, level=logging.WARNING)
         return True
 

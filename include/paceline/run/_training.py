@@ -310,8 +310,8 @@ class Training:
         """Return the cores that the job may have, on several machines if whole devices may be in several places."""
         runtime, settings = self._handle.runtime, self._settings
         assert runtime is not None  # set by _train
-        is_whole = settings.max_devices is not None and settings.quantum >= GPU_QUANTUM
-        if is_whole and getattr(runtime, "scatters", False) is True:
+        most, alone = settings.max_devices, getattr(runtime, "scatters_above", None)
+        if most is not None and isinstance(alone, int) and most > alone and settings.quantum >= GPU_QUANTUM:
             return cast(SupportsTeams, runtime).team_capacity()
         return runtime.capacity()
 

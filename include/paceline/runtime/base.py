@@ -158,6 +158,7 @@ class JobStatus:
     ``started_s`` and ``finished_s`` are seconds since the epoch on the engine's clock.
     ``reason`` explains the exit code to users if needed ("ran out of memory, limit 64 MiB: …").
     ``stopped``: the job ended because of ``Job.stop`` or the end of its lease, so exit code 0 does not mean success.
+    ``device_lost``: the job ended because it lost a device, and resumes from its checkpoint on those that are left.
     """
 
     state: Literal["running", "exited", "gone"]
@@ -167,6 +168,7 @@ class JobStatus:
     out_of_memory: bool = False
     reason: str = ""
     stopped: bool = False
+    device_lost: bool = False
 
 
 @dataclass(frozen=True)

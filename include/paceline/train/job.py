@@ -48,7 +48,8 @@ EXIT_EXCLUDED = 5  # worker: excluded after too many failures
 EXIT_NO_SERVER = 6  # worker: cannot reach the parameter server
 EXIT_REJECTED = 7  # worker: no retry can succeed, e.g. its script or model differs, or it has left its loop
 EXIT_STATE_LOST = 8  # parameter server: a shard of the state is lost
-EXIT_DEVICE_LOST = 9  # data-parallel training: the pod of a device was lost during a batch
+# Its runtime restarts the job after this code, which no script has by chance.
+EXIT_DEVICE_LOST = 189  # data-parallel training: the pod of a device was lost during a batch
 EXIT_TERMINATED = 143  # SIGTERM, in a shell's notation: 128 + 15
 
 

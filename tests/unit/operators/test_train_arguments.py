@@ -104,6 +104,7 @@ def test_number_of_gpus_limits_the_allocation_of_a_gpu_job():
         assert max_devices(runtime=runtime, quantum=1, min_devices=1) == 2
         assert max_devices(runtime=runtime) == 16  # the devices are cores, in addition to the GPUs
         assert max_devices(runtime=runtime, quantum=1, max_devices=1) == 1
+        assert max_devices(runtime=runtime, quantum=2) == 2
 
 
 @pytest.mark.parametrize(

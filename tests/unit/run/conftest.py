@@ -60,6 +60,7 @@ class SimulatedJob:
         self.clock_error_s = 0.0  # offset of the clocks of the engine and the job
         self.resizes: list[tuple[float, float]] = []
         self.restarted = self.stopped = 0
+        self.device_lost = False  # whether its end is the loss of a device
         self.ends_at: int | None = None  # batches after which a metric ends training, before all ``batches``
         self.loads_after_restart = self.is_loading = False  # the start-up after a restart ends with ``finish_loading``
         self.actions: list[tuple[float, Callable[[], None]]] = []
@@ -112,7 +113,9 @@ class SimulatedJob:
         if self._finished_s is not None and self.clock.now() >= self._finished_s:
             began_s, finished_s = (moment_s + self.clock_error_s for moment_s in (self._began_s, self._finished_s))
             is_stopped = self.stopped > self.restarted
-            return JobStatus("exited", self._exit_code, began_s, finished_s, stopped=is_stopped)
+            return JobStatus(
+                "exited", self._exit_code, began_s, finished_s, stopped=is_stopped, device_lost=self.device_lost
+            )
         return JobStatus("running", started_s=self._began_s + self.clock_error_s)
 
     def usage(self) -> Usage:
@@ -125,6 +128,7 @@ class SimulatedJob:
 
     def restart(self) -> None:
         self.restarted += 1
+        self.device_lost = False
         self._finished_s = None
         self._exit_code = 0
         self._done = float(int(self._done * 0.8))  # the last checkpoint does not contain recent batches

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import threading
+from functools import partial
 
 import pytest
 
@@ -320,6 +321,43 @@ def test_job_stopped_again_and_again_fails_the_run(make_job, run):
     job.actions = [(5.0 * number, job.stop_again) for number in range(1, 6)]
     with pytest.raises(TrainingFailedError, match="the job was stopped, because its lease ended or another process"):
         run(job, 600)
+
+
+def lose_device(job):
+    job.device_lost = True
+    job.kill(189)
+
+
+def test_job_that_loses_devices_resumes_as_long_as_it_makes_progress(make_job, run, caplog):
+    job = make_job(core_s=60)
+    job.actions = [(10.0 * number, partial(lose_device, job)) for number in range(1, 6)]
+    outcome, _ = run(job, 150)
+    assert job.restarted == outcome.restarts == 5
+    assert outcome.learned is None
+    assert caplog.text.count("The job lost a device during a batch (exit code 189): restarting it") == 5
+
+
+def test_job_that_loses_devices_without_progress_fails_the_run(make_job, run):
+    job = make_job(core_s=200)
+    job.loads_after_restart = True
+    job.actions = [(5.0 * number, partial(lose_device, job)) for number in range(1, 9)]
+    with pytest.raises(TrainingFailedError, match="exit code 189"):
+        run(job, 600)
+    assert job.restarted == 3
+
+
+def test_next_process_restarts_a_job_that_lost_a_device_while_no_process_controlled_it(make_job, run):
+    job, state = make_job(core_s=40), MemoryState()
+    job.actions = [(10, kill_process)]
+    with pytest.raises(ProcessKilled):
+        run(job, 80, state=state)
+    lose_device(job)
+    job.clock.sleep(20.0)
+    stored = state["controller"]
+    held = stored["run"]["allocated_devices"]
+    outcome, exchange = run(job, 80, state=state, allocated_devices=held, resumed=stored)
+    assert (outcome.restarts, job.restarted) == (1, 1)
+    assert exchange.samples[-1]["progress_pct"] == 100.0
 
 
 def test_job_killed_after_surviving_an_outage_is_not_restarted(make_job, run, monkeypatch):

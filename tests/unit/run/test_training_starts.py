@@ -54,15 +54,13 @@ def test_smallest_and_largest_allocation_are_checked_before_the_start(task):
 
 
 @pytest.mark.parametrize(
-    ("quantum", "scatters", "expected"),
-    [(1.0, True, (5.0, True)), (1.0, False, (2.0, True)), (0.5, True, (2.0, False))],
-    ids=["whole devices in several places", "whole devices on one machine", "cores"],
+    ("quantum", "alone", "expected"),
+    [(1.0, 1, (5.0, True)), (1.0, 5, (2.0, True)), (1.0, None, (2.0, True)), (0.5, 1, (2.0, False))],
+    ids=["whole devices in several places", "as many as in one place", "whole devices on one machine", "cores"],
 )
-def test_only_whole_devices_may_exceed_one_machine_where_the_runtime_can_scatter_them(
-    task, quantum, scatters, expected
-):
+def test_only_whole_devices_may_exceed_one_machine_where_the_runtime_can_scatter_them(task, quantum, alone, expected):
     checked = []
-    task.engine.check, task.engine.scatters, task.engine.team_capacity = checked.append, scatters, lambda: 8.0
+    task.engine.check, task.engine.scatters_above, task.engine.team_capacity = checked.append, alone, lambda: 8.0
     task.settings = {"min_devices": 1.0, "max_devices": 5.0, "quantum": quantum}
     task.run()
     assert [(one.max_devices, one.whole_devices) for one in checked] == [expected]

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from paceline.errors import RuntimeUnavailableError
-from paceline.runtime.kubernetes._team import tell_team
+from paceline.runtime import TeamNetwork
+from paceline.runtime.kubernetes._cluster import ConflictError
+from paceline.runtime.kubernetes._team import has_outdated_names, join, restrict, tell_team
 
 
 class Members:
@@ -24,7 +26,8 @@ class Members:
         self.told: dict[str, dict[str, str]] = {}
 
     def call(self, request: str, method: str, *arguments: Any, **options: Any) -> Any:
-        assert (method, options["label_selector"]) == ("list_namespaced_pod", "paceline/network=net")
+        assert method == "list_namespaced_pod"
+        assert options["label_selector"].startswith("paceline/network=net")
         return SimpleNamespace(data=json.dumps({"items": self._pods}))
 
     def run(self, request: str, pod: str, command: Sequence[str]) -> Iterator[bytes]:
@@ -78,3 +81,21 @@ def test_no_address_is_sent_for_a_pod_without_a_name_or_a_team() -> None:
     del alone["metadata"]["labels"]
     for pod in (alone, member("worker", "10.0.0.2")):
         tell_team(None, pod, is_new=True)  # type: ignore[arg-type]
+
+
+def test_pod_that_replaces_another_does_not_know_its_own_name_at_the_address_of_the_other() -> None:
+    old, shard = member("old", "10.0.0.1", "ps"), member("shard", "10.0.0.3", "shard")
+    body = join(Members(old, shard), {"metadata": {}, "spec": {}}, TeamNetwork("net", "ps"))  # type: ignore[arg-type]
+    assert body["spec"]["hostAliases"] == [{"ip": "10.0.0.3", "hostnames": ["shard"]}]
+    new = member("new", "10.0.0.9", "ps")
+    new["spec"] = body["spec"]
+    assert not has_outdated_names(Members(shard, new), new)  # type: ignore[arg-type]
+
+
+def test_policy_of_an_earlier_process_is_kept() -> None:
+    class Cluster(Members):
+        def call(self, request: str, method: str, *arguments: Any, **options: Any) -> Any:
+            assert method == "NetworkingV1Api.create_namespaced_network_policy"
+            raise ConflictError("it exists")
+
+    restrict(Cluster(), member("ps", "10.0.0.1", "ps"), TeamNetwork("net", "ps"))  # type: ignore[arg-type]

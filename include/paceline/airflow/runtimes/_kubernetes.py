@@ -168,7 +168,7 @@ class Kubernetes(RuntimeSettings):
             pull=self.pull,
             reserve=self.reserve,
             gpu_resource=self.gpu_resource,
-            scatters=self.gpus > 0,
+            scatters_above=self.gpus or None,
             max_output_bytes=memory_bytes("runtime.disk", self.disk) or sys.maxsize,
             start_timeout_s=start_timeout_s,
         )

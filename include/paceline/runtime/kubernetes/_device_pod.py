@@ -23,7 +23,7 @@ from paceline.runtime.kubernetes import _pod, _team
 from paceline.runtime.kubernetes._cluster import Cluster, read_pod
 from paceline.runtime.kubernetes._files import copy_job
 from paceline.runtime.kubernetes._job import PodJob, delete_pod
-from paceline.runtime.kubernetes._start import create_pod, give_cpu, why_hopeless, why_it_waits
+from paceline.runtime.kubernetes._start import create_pod, give_cpu, job_runs, why_hopeless, why_it_waits
 from paceline.runtime.kubernetes._watch import follow_pod
 from paceline.train.job import ENV_DEVICE, ENV_DEVICE_PODS, ENV_DEVICE_PODS_KEY, ENV_LEAD_ADDRESS
 
@@ -35,8 +35,9 @@ _PORT = 29400
 _COMMAND = ["python", "-m", "paceline.train.parallel.pod"]
 _LEAVE_S = 60.0  # for the batch in progress, before a pod is removed
 _AGAIN_S = 30.0  # before another pod takes the place of one that has failed
+_RETRY_S = 5.0  # between two attempts to delete a pod
 _LOOK_S = 5
-_STARTS, _USUAL = "its pod starts", ("it starts", "ContainerCreating", "PodInitializing")
+STARTS, _USUAL = "its pod starts", ("it starts", "ContainerCreating", "PodInitializing")
 
 MakeJob = Callable[[Mapping[str, Any], bool], PodJob]
 
@@ -94,22 +95,33 @@ class FurtherDevice:
         Number of the device, from that after the devices of the first pod.
     make_job:
         Function that returns the job of a pod, and whose second argument says whether it is new.
+    reason:
+        Why the device has not joined, until its pod has another reason: that of the pod before, if it has failed.
     """
 
-    def __init__(self, cluster: Cluster, first: Mapping[str, Any], device: int, make_job: MakeJob) -> None:
+    def __init__(
+        self, cluster: Cluster, first: Mapping[str, Any], device: int, make_job: MakeJob, reason: str = STARTS
+    ) -> None:
         self._cluster, self._first, self._make_job = cluster, first, make_job
         self.device = device
         self.name = f"{_pod.pod_name(str(_pod.annotation(first, _pod.JOB)), str(device))}-{uuid.uuid4().hex[:6]}"
-        self.reason = _STARTS
+        self.reason = self._usual_reason = reason
         self.job: PodJob | None = None
-        """The job of the pod, once it has started."""
+        """The job of the pod, once it has started, and this process is connected to it."""
+        self.has_started = False
+        """Whether the job of the pod has started."""
         self.is_leaving = False
         """Whether the pod is being removed."""
         self.is_lost = False
         """Whether the cluster removes the pod, or its process has failed."""
         self.is_gone = False
         """Whether the pod is gone, and another one may take its place."""
+        self.failure = ""
+        """Why the script has failed in the pod, if this is its fault and not that of the cluster."""
         self._ends = threading.Event()
+        self._closed = threading.Event()
+        self._opening: threading.Thread | None = None  # of a pod that another process has started
+        self._renewing: threading.Thread | None = None
 
     @classmethod
     def of(cls, cluster: Cluster, first: Mapping[str, Any], pod: Mapping[str, Any], make_job: MakeJob) -> FurtherDevice:
@@ -117,42 +129,50 @@ class FurtherDevice:
         found = cls(cluster, first, int(_pod.annotation(pod, _pod.DEVICE) or 0), make_job)
         found.name = pod["metadata"]["name"]
         if _pod.annotation(pod, _pod.READY) is not None and not _pod.removal(pod):
-            found.job = make_job(pod, False)
-            found.job.begin()  # in case the process that made the pod ready was killed before this
+            found.has_started = True
+            found._opening = found._start_thread(found._open, "open", pod)
         else:
             found.leave()
         return found
 
     def start(self) -> None:
         """Start the pod."""
-        threading.Thread(target=self._run, name=f"paceline-device-{self.device}", daemon=True).start()
+        self._start_thread(self._run, "start")
 
     def leave(self) -> None:
         """Remove the pod after the batch in progress."""
         if not self.is_leaving:
             self.is_leaving, self.reason = True, "its pod is being removed"
             self._ends.set()
-            threading.Thread(target=self._remove, name=f"paceline-device-{self.device}-end", daemon=True).start()
+            self._start_thread(self._remove, "end")
+
+    def renew(self, lease_s: float) -> None:
+        """Renew the lease of the pod, in a thread: its node may not answer."""
+        if self.job is not None and not self.is_leaving and not (self._renewing and self._renewing.is_alive()):
+            self._renewing = self._start_thread(self._renew, "lease", self.job, lease_s)
 
     def close(self) -> None:
         """Let go of the pod, which continues."""
         self._ends.set()
+        self._closed.set()
         if self.job is not None:
             self.job.close()
 
     def observe(self, pod: Mapping[str, Any] | None) -> None:
         """Look at the pod, ``None`` if it does not exist, and at the end of its job."""
-        if self.job is None or self.is_gone:
+        if not self.has_started or self.is_gone:
             return  # the thread that starts it looks
         if pod is None:
             self._lose("the pod was deleted")
-            self.job.close()
+            self._ends.set()
+            if self.job is not None:
+                self.job.close()
             self.is_gone = True
         elif reason := _pod.removal(pod):
             self._lose(reason)
-        elif self.job.wait(0) and not (self.is_leaving or self.is_lost):
+        elif self.job is not None and self.job.wait(0) and not (self.is_leaving or self.is_lost):
             self.is_lost = True  # another pod takes its place later: it may fail, too
-            threading.Thread(target=self._fail, args=("its process has ended",), daemon=True).start()
+            self._start_thread(self._end, "end", self.job)
 
     def _lose(self, reason: str) -> None:
         if not self.is_leaving:
@@ -162,8 +182,36 @@ class FurtherDevice:
     def _run(self) -> None:
         try:
             self.job = self._start()
-        except PacelineError as error:
-            self._fail(str(error))
+            self.has_started = True
+            if self._closed.is_set():
+                self.job.close()
+        except Exception as error:
+            self._fail(str(error) or repr(error))
+
+    def _start_thread(self, run: Callable[..., None], does: str, *arguments: Any) -> threading.Thread:
+        thread = threading.Thread(target=run, args=arguments, name=f"paceline-device-{self.device}-{does}", daemon=True)
+        thread.start()
+        return thread
+
+    def _open(self, pod: Mapping[str, Any]) -> None:
+        """Connect to the job of a pod that another process has started. Try again while its node does not answer."""
+        job: PodJob | None = None
+        while True:
+            try:
+                job = job or self._make_job(pod, False)
+                job.begin()  # in case the process that made the pod ready was killed before this
+                break
+            except Exception as error:
+                log.warning("Pod %s of device %d does not answer: %s", self.name, self.device, error)
+                if self._ends.wait(_RETRY_S):
+                    break
+        self.job = job
+        if job is not None and self._closed.is_set():
+            job.close()
+
+    def _renew(self, job: PodJob, lease_s: float) -> None:
+        with contextlib.suppress(Exception):  # the pod may just be lost
+            job.renew(lease_s)
 
     def _start(self) -> PodJob:
         cluster, first = self._cluster, self._first
@@ -174,13 +222,13 @@ class FurtherDevice:
             if now is None or _pod.removal(now) or self._ends.is_set():
                 raise JobLostError("its pod was deleted")
             pod = now
-            if _pod.runs(now):
-                break
-            if reason := why_hopeless(now):
+            if reason := _pod.end_reason(now) or why_hopeless(now):
                 raise PacelineError(reason)
+            if job_runs(now):
+                break
             reason = why_it_waits(now)
-            self.reason = _STARTS if reason in _USUAL else reason
-        self.reason = _STARTS
+            self.reason = self._usual_reason if reason in _USUAL else reason
+        self.reason = self._usual_reason
         _team.restrict(cluster, pod, network)
         environment = {
             ENV_DEVICE_PODS: None,
@@ -207,26 +255,42 @@ class FurtherDevice:
         body["spec"]["containers"][0]["command"] = _pod.command()
         return body
 
+    def _end(self, job: PodJob) -> None:
+        """Remove a pod whose process has ended."""
+        with contextlib.suppress(Exception):  # its node may be lost
+            status = job.status()
+            self.failure = status.reason if status.out_of_memory else ""
+        self._fail("its process has ended")
+
     def _fail(self, reason: str) -> None:
         """Remove a pod that has failed. After a while, another one may take its place."""
         if not self._ends.is_set():
             log.warning("Device %d of the job: %s", self.device, reason)
         self.reason = reason
-        self._delete()
+        is_gone = self._delete()
         self._ends.wait(_AGAIN_S)
-        self.is_gone = True
+        self.is_gone = is_gone
 
     def _remove(self) -> None:
+        if self._opening is not None:
+            self._opening.join()
         if self.job is not None:
-            with contextlib.suppress(PacelineError):
+            with contextlib.suppress(Exception):
                 self.job.stop(_LEAVE_S)
-        self._delete()
-        self.is_gone = True
+        self.is_gone = self._delete()
 
-    def _delete(self) -> None:
+    def _delete(self) -> bool:
+        """Delete the pod; return whether it is gone. Try again while the cluster fails, until ``close``."""
         if self.job is not None:
             self.job.close()
-        with contextlib.suppress(PacelineError):  # otherwise, the cluster deletes it after the first pod
-            pod = read_pod(self._cluster, self.name)
-            if pod is not None:
-                delete_pod(self._cluster, self.name, pod["metadata"]["uid"])
+        while True:
+            try:
+                pod = read_pod(self._cluster, self.name)
+                if pod is not None:
+                    delete_pod(self._cluster, self.name, pod["metadata"]["uid"])
+            except Exception as error:
+                log.warning("Pod %s of device %d is not deleted yet: %s", self.name, self.device, error)
+                if self._closed.wait(_RETRY_S):  # the next process finds it; the cluster deletes it after the first pod
+                    return False
+            else:
+                return True

@@ -6,18 +6,19 @@ import contextlib
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from paceline.errors import PacelineError, ResizePendingError, RuntimeUnavailableError
-from paceline.runtime.base import Usage
+from paceline.errors import ResizePendingError, RuntimeUnavailableError, TrainingFailedError
+from paceline.runtime.base import JobStatus, Usage
 from paceline.runtime.kubernetes import _pod
 from paceline.runtime.kubernetes._cluster import Cluster, list_pods
-from paceline.runtime.kubernetes._device_pod import OF, FurtherDevice
+from paceline.runtime.kubernetes._device_pod import OF, STARTS, FurtherDevice
 from paceline.runtime.kubernetes._job import PodJob, delete_pod
 from paceline.train.job import EXIT_DEVICE_LOST
 from paceline.train.progress import MARKER, parse_line
 
-_LOOK_S = 5.0
+_LOOK_S, _LOOK_FIRST_S = 5.0, 60.0  # between two looks at the pods: if there are some, and if none are known
 
 
 class FirstPodJob(PodJob):
@@ -44,6 +45,7 @@ class FirstPodJob(PodJob):
         self._wanted = 0
         # Devices on which the job trains, as it has reported; ``None`` if another process has read the report.
         self._training: int | None = 0 if is_new else None
+        self._failures: dict[int, str] = {}  # reasons of the last pods, by device
         self._looked_s = -math.inf
         self._lines: list[str] = []
         self._ended_cpu_s = 0.0
@@ -57,10 +59,12 @@ class FirstPodJob(PodJob):
 
         Raises ResizePendingError while not all of them have joined or left.
         """
-        own = min(devices, float(self._gpus))
-        super().resize(own)
-        self._own = own
-        if self._follower.ended.is_set():  # it asks again after its restart
+        self._own, why_own = min(devices, float(self._gpus)), ""
+        try:
+            super().resize(self._own)
+        except ResizePendingError as pending:
+            self._own, why_own = pending.devices, pending.reason
+        if self._follower.ended.is_set():  # the control loop asks again after its restart
             return
         self._wanted = max(math.ceil(devices - 1e-9) - self._gpus, 0)
         further = self._look()
@@ -71,13 +75,14 @@ class FirstPodJob(PodJob):
         for _ in range(self._wanted - len(staying)):
             number = next(k for k in range(self._gpus, self._gpus + len(numbers) + 1) if k not in numbers)
             numbers.add(number)
-            device = FurtherDevice(self._cluster, self._first, number, self._make_job)
+            reason = self._failures.pop(number, STARTS)
+            device = FurtherDevice(self._cluster, self._first, number, self._make_job, reason)
             further.append(device)
             device.start()
         further.sort(key=lambda one: one.device)
-        in_force = own + self._count(further)
-        if in_force != devices:
-            raise ResizePendingError(in_force, self._why_pending(further))
+        in_force = self._own + self._count(further)
+        if why_own or in_force != devices:
+            raise ResizePendingError(in_force, why_own or self._why_pending(further))
 
     def read_lines(self) -> list[str]:
         """Return the lines of the first pod, and those of the others behind the number of the device."""
@@ -87,22 +92,18 @@ class FirstPodJob(PodJob):
             if MARKER in line:
                 with contextlib.suppress(ValueError, RecursionError):  # the control loop reports invalid lines
                     progress = parse_line(line)
-                    if progress is not None and progress.devices_in_force is not None:
-                        self._training = progress.devices_in_force
+                    if progress is not None:  # without ``data_parallel``, only the first pod trains
+                        self._training = progress.devices_in_force or self._gpus
         for device in self._further or []:
             lines += _lines_of(device)
         return lines
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until the job has ended. If it has ended because a device was lost, restart it from its checkpoint."""
-        if not super().wait(timeout_s):
-            return False
-        status = self.status()
+    def status(self) -> JobStatus:
+        """Return the state of the job, and whether it has ended because a device was lost during a batch."""
+        status = super().status()
         if status.state != "exited" or status.exit_code != EXIT_DEVICE_LOST or status.stopped:
-            return True
-        self.restart()
-        self._lines.append("a device was lost during a batch: resuming from the checkpoint")
-        return False
+            return status
+        return replace(status, device_lost=True, reason="a device was lost during a batch")
 
     def usage(self) -> Usage:
         """Return the usage of all pods."""
@@ -118,8 +119,9 @@ class FirstPodJob(PodJob):
 
     def restart(self) -> None:
         """Start the job again in its first pod; the others join again."""
-        self._training = 0
+        self._lines = self.read_lines()  # of the earlier run, on other devices
         super().restart()
+        self._training = 0
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Stop the job, and delete the pods of the further devices."""
@@ -141,37 +143,45 @@ class FirstPodJob(PodJob):
         """Renew the leases of all pods."""
         super().renew(lease_s)
         for device in self._further or []:
-            if device.job is not None and not device.is_leaving:
-                with contextlib.suppress(PacelineError):  # the pod may just be lost
-                    device.job.renew(lease_s)
+            device.renew(lease_s)
 
     def _make_job(self, pod: Mapping[str, Any], is_new: bool) -> PodJob:
         return PodJob(self._cluster, pod, max_output_bytes=self._max_output_bytes, is_new=is_new)
 
     def _look(self) -> list[FurtherDevice]:
-        """Return the further devices that are not gone; look at their pods every few seconds."""
-        if self._further and time.monotonic() < self._looked_s + _LOOK_S:
+        """Return the further devices that are not gone; look at their pods every few seconds.
+
+        Raises TrainingFailedError if the script has run out of memory in one of them.
+        """
+        if self._further is not None and time.monotonic() < self._looked_s + (
+            _LOOK_S if self._further else _LOOK_FIRST_S
+        ):
             return self._without_gone(self._further)
-        if self._further is not None and not self._further:
-            return self._further
         try:
             pods = list_pods(self._cluster, f"{OF}={self._uid}")
         except RuntimeUnavailableError:
             if self._further is None:
                 raise
-            return self._further
+            return self._without_gone(self._further)
         self._looked_s = time.monotonic()
-        if self._further is None:
-            found = [FurtherDevice.of(self._cluster, self._first, pod, self._make_job) for pod in pods]
-            self._further = sorted(found, key=lambda one: one.device)
+        further = self._further = self._further or []
+        known = {one.name for one in further}
+        found = [pod for pod in pods if pod["metadata"]["name"] not in known]  # by an earlier process, or one cut off
+        further += [FurtherDevice.of(self._cluster, self._first, pod, self._make_job) for pod in found]
+        further.sort(key=lambda one: one.device)
         by_name = {pod["metadata"]["name"]: pod for pod in pods}
-        for device in self._further:
+        for device in further:
             device.observe(by_name.get(device.name))
-        return self._without_gone(self._further)
+        return self._without_gone(further)
 
     def _without_gone(self, further: list[FurtherDevice]) -> list[FurtherDevice]:
+        for device in further:
+            if device.failure:
+                raise TrainingFailedError(f"device {device.device}: {device.failure}")
         for device in [one for one in further if one.is_gone]:
             further.remove(device)
+            if not device.is_leaving:
+                self._failures[device.device] = device.reason
             self._lines += _lines_of(device)
             if device.job is not None:
                 self._ended_cpu_s += device.job.usage().cpu_s
@@ -179,7 +189,7 @@ class FirstPodJob(PodJob):
 
     def _count(self, further: list[FurtherDevice]) -> int:
         """Return how many further devices the job has."""
-        running = sum(one.job is not None and not one.is_lost for one in further)
+        running = sum(one.has_started and not one.is_lost for one in further)
         if running > self._wanted:
             return running  # a device stays allocated until its pod is gone
         joined = running if self._training is None else max(self._training - self._gpus, 0)
@@ -187,7 +197,7 @@ class FirstPodJob(PodJob):
 
     def _why_pending(self, further: list[FurtherDevice]) -> str:
         for one in further:
-            if one.job is None and not one.is_leaving:
+            if not one.has_started and not one.is_leaving:
                 return f"Device {one.device} has not joined. {one.reason[:1].upper()}{one.reason[1:]}"
         for one in further:
             if one.is_leaving:

@@ -51,8 +51,9 @@ class KubernetesRuntime:
         Whether a pod requests its allocation, so that its node reserves these cores, instead of a thousandth of a core.
     gpu_resource:
         Name of the resource that stands for a GPU; ``None`` if the template claims a pod's GPUs.
-    scatters:
-        Whether the jobs have GPUs, so that a job that allocates whole GPUs may have some in other pods.
+    scatters_above:
+        Number of GPUs of a job's pod: a job that may get more whole GPUs has the others in further pods;
+        ``None`` if the jobs have no GPUs.
     max_output_bytes:
         Maximum size of the output that ``collect`` accepts.
     start_timeout_s:
@@ -78,7 +79,7 @@ class KubernetesRuntime:
         pull: bool = False,
         reserve: bool = False,
         gpu_resource: str | None = _pod.GPU_RESOURCE,
-        scatters: bool = False,
+        scatters_above: int | None = None,
         max_output_bytes: int = 16 * 1024**3,
         start_timeout_s: float = 300.0,
     ) -> None:
@@ -87,7 +88,7 @@ class KubernetesRuntime:
         self._pull = pull
         self._reserve = reserve
         self._gpu_resource = gpu_resource
-        self.scatters = scatters
+        self.scatters_above = scatters_above
         self._cluster_checked_for: set[bool] = set()  # for jobs without and with a team
         self._checked: JobSpec | None = None
         self._max_output_bytes = max_output_bytes
@@ -272,7 +273,7 @@ class KubernetesRuntime:
             spec = _device_pod.first_pod(spec)
         slot = next(slot for slot in _pod.SLOTS if _pod.pod_name(spec.name, slot) != taken)
         body = self._manifest(spec, digest, slot)
-        pod = self._adopt(spec, digest, starter) if earlier is None else None
+        pod = self._adopt(spec, digest, starter, scatters=bool(scattered)) if earlier is None else None
         if pod is None:
             if spec.team_network is not None:
                 body = _team.join(self._cluster, body, spec.team_network)
@@ -306,17 +307,18 @@ class KubernetesRuntime:
             raise
         return job
 
-    def _adopt(self, spec: JobSpec, digest: str, starter: str) -> dict[str, Any] | None:
+    def _adopt(self, spec: JobSpec, digest: str, starter: str, *, scatters: bool) -> dict[str, Any] | None:
         """Take over a pod that a killed process has created for the same job, so that it keeps its place in the queue.
 
         Return the pod; ``None`` if there is none. Other pods that have not started are deleted, and those of a team,
-        because the team's other pods may have new addresses.
+        because the team's other pods may have new addresses. ``scatters``: whether the job may have further pods.
         """
         adopted = None
         for pod in self._pods_of(spec.name):
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
             is_alone = spec.team_network is None or spec.team_network.alias == _device_pod.FIRST_HOST
-            is_same = _pod.annotation(pod, _pod.SPEC) == digest and is_alone
+            scattered = _pod.annotation(pod, _pod.DEVICE_POD) is not None  # an earlier version of Paceline has no such
+            is_same = _pod.annotation(pod, _pod.SPEC) == digest and is_alone and scattered == scatters
             if adopted is None and is_same and not _pod.removal(pod):
                 log.info("Pod %s of an earlier process has not started its job: taking it over", name)
                 body = {"metadata": {"uid": uid, "annotations": {_pod.STARTER: starter}}}

@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.runtime.kubernetes import _pod
-from paceline.runtime.kubernetes._cluster import Cluster, ConflictError, ForbiddenError, QuotaError
+from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster, ConflictError, ForbiddenError, QuotaError
 from paceline.runtime.kubernetes._job import CPU_TO_COPY, set_cpu
 from paceline.runtime.kubernetes._resize import cores_in_force, why_pending
 from paceline.runtime.kubernetes._watch import follow_pod
@@ -72,7 +72,7 @@ def wait_until_running(cluster: Cluster, pod: dict[str, Any], image: str | None,
     for now in follow_pod(cluster, name, pod, again_s):
         if now is None or now["metadata"]["uid"] != uid:
             break
-        if "running" in _state(now):
+        if job_runs(now):
             return now
         if hopeless := why_hopeless(now):
             raise InvalidInputError("image", image, f"an image that the cluster can run ({hopeless})")
@@ -132,7 +132,14 @@ def _cpu(pod: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def _state(pod: Mapping[str, Any]) -> dict[str, Any]:
-    return (pod["status"].get("containerStatuses") or [{}])[0].get("state") or {}
+    containers = pod["status"].get("containerStatuses") or []
+    job: dict[str, Any] = next((one for one in containers if one.get("name") == CONTAINER), {})
+    return job.get("state") or {}
+
+
+def job_runs(pod: Mapping[str, Any]) -> bool:
+    """Return whether the job's container of a pod runs, whatever those that a template adds do."""
+    return "running" in _state(pod)
 
 
 def why_hopeless(pod: Mapping[str, Any]) -> str:

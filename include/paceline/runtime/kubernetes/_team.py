@@ -6,6 +6,7 @@ the pod, whatever happens to the other pods of the team and to the process that 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError
 from paceline.runtime.base import JobSpec, TeamNetwork
-from paceline.runtime.kubernetes._cluster import Cluster, list_pods
+from paceline.runtime.kubernetes._cluster import Cluster, ConflictError, list_pods
 from paceline.runtime.kubernetes._pod import HOME, MOVED_HOSTS, annotation, end_reason, label_value, runs
 from paceline.runtime.kubernetes._template import merge
 
@@ -47,7 +48,8 @@ def join(cluster: Cluster, pod: Mapping[str, Any], network: TeamNetwork) -> dict
     if network.alias is None and not members:
         raise JobLostError(f"the network {network.name} does not exist")
     addresses = _addresses(members)
-    names = [{"ip": ip, "hostnames": [alias]} for alias, ip in addresses.items()]
+    # Another pod with the alias of this one is the pod that this one replaces.
+    names = [{"ip": ip, "hostnames": [alias]} for alias, ip in addresses.items() if alias != network.alias]
     metadata = {
         "labels": {_NETWORK: label_value(network.name)},
         "annotations": {_ALIAS: network.alias} if network.alias else {},
@@ -78,7 +80,8 @@ def restrict(cluster: Cluster, pod: Mapping[str, Any], network: TeamNetwork) -> 
         },
     }
     method = "NetworkingV1Api.create_namespaced_network_policy"
-    cluster.call("create the network policy of the team", method, cluster.namespace, policy)
+    with contextlib.suppress(ConflictError):  # an earlier process has created it
+        cluster.call("create the network policy of the team", method, cluster.namespace, policy)
 
 
 def has_outdated_names(cluster: Cluster, pod: Mapping[str, Any]) -> bool:

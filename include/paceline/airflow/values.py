@@ -29,7 +29,7 @@ def is_template(value: object) -> bool:
     (True, True, False)
     """
     if isinstance(value, str):
-        return any(begin in value for begin in ("{{", "{%", "{#"))
+        return "{{" in value or "{%" in value
     if isinstance(value, dict):
         return any(map(is_template, value.values()))
     if isinstance(value, (list, tuple, set)):

@@ -65,7 +65,7 @@ class Scaling:
     >>> all_used = TeamSample(10.0, {"ps-0": 0.98, "worker-0": 1.0, "worker-1": 0.99}, {"ps-0": 0.3})
     >>> steps = [scaling.decide(all_used) for _ in range(5)]
     >>> steps[-1].kind, steps[-1].configuration.cores, steps[-1].reason
-    ('up', 4.5, '99 % of 3 cores are used: 1.5 more')
+    ('up', 4.5, '99 % of 3 cores are used: 1.5 more cores')
     """
 
     def __init__(

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from ._others import Need
 
-_PREPARE_S = 10.0  # meanwhile, nobody controls the job
+_PREPARE_S = 10.0  # in this time, neither the worker process nor the triggerer controls the job
 _BEFORE_ORIGIN_S = 0.01  # a deadline before its origin is counted as one just after it
 
 

@@ -203,7 +203,7 @@ def _set_deadline(options: argparse.Namespace) -> int:
 
 
 def _author_of(job: dict[str, Any]) -> str:
-    """Return who has set the stored deadline, whom the user of the command may want to ask."""
+    """Return the user who has set the stored deadline, for the message that it is replaced."""
     return f" (set by {by})" if (by := job["deadline"].get("by")) else ""
 
 

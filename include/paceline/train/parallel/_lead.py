@@ -174,7 +174,7 @@ class Lead(BatchSource):
 
     def close(self) -> None:
         """Wait until all processes have ended, and remove the temporary folder."""
-        if LoopExit().is_error and not self._session.terminating:
+        if self._active and LoopExit().is_error and not self._session.terminating:
             self._exit_if_device_lost(self._active)
         data.end_workers_at_exit(self._loader)
         if self._steps is not None:

@@ -10,7 +10,8 @@ import pytest
 
 from paceline.errors import InvalidInputError
 from paceline.runtime.kubernetes._checks import check_cluster
-from paceline.runtime.kubernetes._resize import is_decided, why_pending
+from paceline.runtime.kubernetes._pod import container, end_reason, runs
+from paceline.runtime.kubernetes._resize import cores_in_force, is_decided, why_pending
 
 
 class OldCluster:
@@ -63,3 +64,28 @@ def test_conditions_say_why_a_resize_is_not_in_force(condition: dict[str, Any], 
 
 def test_resize_in_force_is_not_pending_whatever_an_old_condition_says() -> None:
     assert why_pending(pod(3, "2000m", type="PodResizePending", reason="Deferred", observedGeneration=2)) == ""
+
+
+def with_proxy(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod in which a service mesh has put its proxy before the job's container."""
+    limits = {"limits": {"cpu": "2"}}
+    return {
+        "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"containers": [{"name": "proxy"}, {"name": "job", "resources": limits}]},
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [
+                {"name": "proxy", "state": {"running": {}}, "restartCount": 3},
+                {"name": "job", "state": state, "restartCount": 0, "resources": limits},
+            ],
+        },
+    }
+
+
+def test_state_is_that_of_the_job_and_not_of_a_proxy_in_its_pod() -> None:
+    assert runs(with_proxy({"running": {}}))
+    assert end_reason(with_proxy({"running": {}})) == ""
+    assert not runs(with_proxy({"terminated": {"exitCode": 0}}))
+    assert end_reason(with_proxy({"terminated": {"exitCode": 0}})) == "the pod was deleted"
+    assert container(with_proxy({}))["resources"] == {"limits": {"cpu": "2"}}
+    assert cores_in_force(with_proxy({})) == 2.0

@@ -48,7 +48,10 @@ def member(name: str, ip: str, alias: str | None = None, running: bool = True, *
             "annotations": {"paceline/alias": alias} if alias else {},
         },
         "spec": {"hostAliases": [{"ip": one, "hostnames": [other]} for other, one in known.items()]},
-        "status": {"podIP": ip, "containerStatuses": [{"state": {"running" if running else "waiting": {}}}]},
+        "status": {
+            "podIP": ip,
+            "containerStatuses": [{"name": "job", "state": {"running" if running else "waiting": {}}}],
+        },
     }
 
 

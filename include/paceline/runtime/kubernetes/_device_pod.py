@@ -23,7 +23,7 @@ from paceline.runtime.kubernetes import _pod, _team
 from paceline.runtime.kubernetes._cluster import Cluster, read_pod
 from paceline.runtime.kubernetes._files import copy_job
 from paceline.runtime.kubernetes._job import PodJob, delete_pod
-from paceline.runtime.kubernetes._start import create_pod, give_cpu, job_runs, why_hopeless, why_it_waits
+from paceline.runtime.kubernetes._start import create_pod, give_cpu, why_hopeless, why_it_waits
 from paceline.runtime.kubernetes._watch import follow_pod
 from paceline.train.job import ENV_DEVICE, ENV_DEVICE_PODS, ENV_DEVICE_PODS_KEY, ENV_LEAD_ADDRESS
 
@@ -224,7 +224,7 @@ class FurtherDevice:
             pod = now
             if reason := _pod.end_reason(now) or why_hopeless(now):
                 raise PacelineError(reason)
-            if job_runs(now):
+            if _pod.runs(now):
                 break
             reason = why_it_waits(now)
             self.reason = self._usual_reason if reason in _USUAL else reason
@@ -252,7 +252,7 @@ class FurtherDevice:
         owner = {"apiVersion": "v1", "kind": "Pod", "name": first["name"], "uid": first["uid"]}
         body["metadata"]["ownerReferences"] = [owner]
         body["spec"]["hostname"] = f"device-{self.device}"
-        body["spec"]["containers"][0]["command"] = _pod.command()
+        _pod.container(body)["command"] = _pod.command()
         return body
 
     def _end(self, job: PodJob) -> None:

@@ -11,7 +11,7 @@ import time
 from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError
 from paceline.runtime._line_queue import LineQueue
 from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster, read_pod
-from paceline.runtime.kubernetes._pod import disruption, end_reason
+from paceline.runtime.kubernetes._pod import container_status, disruption, end_reason
 from paceline.runtime.kubernetes._records import Records
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class PodFollower:
         self.disruption = disruption(pod)
         if reason := end_reason(pod):
             raise JobLostError(reason)
-        restarts = sum(int(one["restartCount"]) for one in pod["status"].get("containerStatuses") or [])
+        restarts = int(container_status(pod).get("restartCount", 0))
         if self._restarts is not None and restarts > self._restarts:
             self._read_log(follow=False, previous=True)  # what the killed container wrote last
         self._restarts = restarts

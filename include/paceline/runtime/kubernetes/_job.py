@@ -69,7 +69,7 @@ class PodJob:
         self._cores_per_device = float(_pod.annotation(pod, _pod.CORES) or 1)
         self._reserve = _pod.annotation(pod, _pod.RESERVE) is not None
         self._cpu: dict[str, Any] = {}  # resources that the cluster has accepted from this process
-        self._limit = pod["spec"]["containers"][0]["resources"]["limits"].get("memory")
+        self._limit = _pod.container(pod)["resources"]["limits"].get("memory")
         run = {} if is_new or not _pod.runs(pod) else self._read_run()
         tail = _TAIL_RUNNING if run.get("state") == "running" else _TAIL_ENDED
         self._follower = PodFollower(cluster, self._pod, None if is_new else tail)
@@ -137,7 +137,7 @@ class PodJob:
             return JobStatus("running", started_s=run["started_s"], reason="paused" if run.get("paused") else "")
         code, is_killed = run["code"], run["out_of_memory"]
         if code is None:  # the kernel has killed the whole container
-            last = ((pod["status"].get("containerStatuses") or [{}])[0].get("lastState") or {}).get("terminated") or {}
+            last = (_pod.container_status(pod).get("lastState") or {}).get("terminated") or {}
             code = last.get("exitCode", 137)
             is_killed = last.get("reason") == "OOMKilled" or (code == 137 and is_killed)
         return JobStatus(

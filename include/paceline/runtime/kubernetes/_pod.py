@@ -80,9 +80,24 @@ def labels_of(pod: Mapping[str, Any]) -> dict[str, str]:
     return dict(json.loads(annotation(pod, LABELS) or "{}"))
 
 
+def container(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job's container in the specification of a pod, to which templates and clusters may add others."""
+    return next(one for one in pod["spec"]["containers"] if one["name"] == CONTAINER)
+
+
+def container_status(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the status of the job's container; empty if the pod has not been on a node yet.
+
+    >>> container_status({"status": {"containerStatuses": [{"name": "proxy"}, {"name": "job", "restartCount": 1}]}})
+    {'name': 'job', 'restartCount': 1}
+    """
+    statuses = pod["status"].get("containerStatuses") or []
+    return next((one for one in statuses if one["name"] == CONTAINER), {})
+
+
 def runs(pod: Mapping[str, Any]) -> bool:
-    """Return whether a container of the pod runs."""
-    return any("running" in (one.get("state") or {}) for one in pod["status"].get("containerStatuses") or [])
+    """Return whether the job's container of a pod runs."""
+    return "running" in (container_status(pod).get("state") or {})
 
 
 def end_reason(pod: Mapping[str, Any]) -> str:

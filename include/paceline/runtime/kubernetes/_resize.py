@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.runtime.kubernetes._cluster import CONTAINER
+from paceline.runtime.kubernetes._pod import container, container_status
 
 _UNDECIDED = "the node has not put it in force yet"
 
 
 def cores_in_force(pod: Mapping[str, Any]) -> float | None:
     """Return the CPU limit in force, in cores; ``None`` if the status does not have it."""
-    return _cores(_status(pod), "limits")
+    return _cores(container_status(pod), "limits")
 
 
 def why_pending(pod: Mapping[str, Any]) -> str:
@@ -28,8 +28,8 @@ def why_pending(pod: Mapping[str, Any]) -> str:
     >>> why_pending(pod)
     'Deferred: Node did not have enough resource: cpu'
     """
-    (asked,) = (one for one in pod["spec"]["containers"] if one["name"] == CONTAINER)
-    status = _status(pod)
+    asked = container(pod)
+    status = container_status(pod)
     if all(_cores(asked, kind) == _cores(status, kind) for kind in ("limits", "requests")):
         return ""
     for condition in pod["status"].get("conditions") or []:
@@ -45,11 +45,6 @@ def why_pending(pod: Mapping[str, Any]) -> str:
 def is_decided(pod: Mapping[str, Any]) -> bool:
     """Return whether the node has decided about the resize: it is in force, or a condition says why it is not."""
     return why_pending(pod) != _UNDECIDED
-
-
-def _status(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    statuses = pod["status"].get("containerStatuses") or []
-    return next((one for one in statuses if one["name"] == CONTAINER), {})
 
 
 def _cores(container: Mapping[str, Any], kind: str) -> float | None:

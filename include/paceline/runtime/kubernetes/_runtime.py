@@ -234,7 +234,7 @@ class KubernetesRuntime:
         jobs: list[tuple[PodJob, Mapping[str, str], float]] = []
         for pod in self._list():
             if _is_started(pod) and labels.items() <= _pod.labels_of(pod).items():
-                cores = parse_quantity(pod["spec"]["containers"][0]["resources"]["limits"]["cpu"])
+                cores = parse_quantity(_pod.container(pod)["resources"]["limits"]["cpu"])
                 devices = float(cores) / float(_pod.annotation(pod, _pod.CORES) or 1)
                 with contextlib.suppress(JobLostError):  # the pod was deleted after the listing
                     jobs.append((self._reattach(pod, None), _pod.labels_of(pod), devices))

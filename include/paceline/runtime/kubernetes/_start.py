@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.runtime.kubernetes import _pod
-from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster, ConflictError, ForbiddenError, QuotaError
+from paceline.runtime.kubernetes._cluster import Cluster, ConflictError, ForbiddenError, QuotaError
 from paceline.runtime.kubernetes._job import CPU_TO_COPY, set_cpu
 from paceline.runtime.kubernetes._resize import cores_in_force, why_pending
 from paceline.runtime.kubernetes._watch import follow_pod
@@ -40,7 +40,7 @@ def create_pod(cluster: Cluster, body: Mapping[str, Any], give_up_s: float) -> d
     cpu = _cpu(body)
     if float(cpu["limits"]["cpu"].rstrip("m")) < 1000 * CPU_TO_COPY:
         quick = copy.deepcopy(dict(body))
-        _container(quick)["resources"]["limits"]["cpu"] = _pod.cpu_limit(CPU_TO_COPY)
+        _pod.container(quick)["resources"]["limits"]["cpu"] = _pod.cpu_limit(CPU_TO_COPY)
         try:
             return _create(cluster, quick)
         except (ForbiddenError, QuotaError):
@@ -72,7 +72,7 @@ def wait_until_running(cluster: Cluster, pod: dict[str, Any], image: str | None,
     for now in follow_pod(cluster, name, pod, again_s):
         if now is None or now["metadata"]["uid"] != uid:
             break
-        if job_runs(now):
+        if _pod.runs(now):
             return now
         if hopeless := why_hopeless(now):
             raise InvalidInputError("image", image, f"an image that the cluster can run ({hopeless})")
@@ -116,35 +116,19 @@ def _create(cluster: Cluster, body: Mapping[str, Any]) -> dict[str, Any]:
     return pod
 
 
-def _container(pod: Mapping[str, Any]) -> dict[str, Any]:
-    container: dict[str, Any] = pod["spec"]["containers"][0]  # that of the job, also with a template
-    return container
-
-
 def _cpu(pod: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return the CPU limit and request of the job's container, as ``_pod.cpu_resources`` writes them."""
     from kubernetes.utils.quantity import parse_quantity
 
-    resources = _container(pod)["resources"]
+    resources = _pod.container(pod)["resources"]
     return {
         kind: {"cpu": f"{round(1000 * parse_quantity(resources[kind]['cpu']))}m"} for kind in ("limits", "requests")
     }
 
 
-def _state(pod: Mapping[str, Any]) -> dict[str, Any]:
-    containers = pod["status"].get("containerStatuses") or []
-    job: dict[str, Any] = next((one for one in containers if one.get("name") == CONTAINER), {})
-    return job.get("state") or {}
-
-
-def job_runs(pod: Mapping[str, Any]) -> bool:
-    """Return whether the job's container of a pod runs, whatever those that a template adds do."""
-    return "running" in _state(pod)
-
-
 def why_hopeless(pod: Mapping[str, Any]) -> str:
     """Return why a pod will never run; empty if it may."""
-    waiting = _state(pod).get("waiting") or {}
+    waiting = _waiting(pod)
     return f"{waiting['reason']}: {waiting.get('message', '')}" if waiting.get("reason") in _HOPELESS else ""
 
 
@@ -153,4 +137,8 @@ def why_it_waits(pod: Mapping[str, Any]) -> str:
     for condition in pod["status"].get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return f"{condition.get('reason', '')}: {condition.get('message', '')}"
-    return (_state(pod).get("waiting") or {}).get("reason") or "it starts"
+    return _waiting(pod).get("reason") or "it starts"
+
+
+def _waiting(pod: Mapping[str, Any]) -> dict[str, Any]:
+    return (_pod.container_status(pod).get("state") or {}).get("waiting") or {}

@@ -75,6 +75,11 @@ class ControlledJob(Protocol):
         """The task's time limit."""
 
 
+def engine_of(job: ControlledJob) -> tuple[str, ...]:
+    """Return a key of the job's engine: jobs with the same key wait for each other's calls."""
+    return tuple(str(value) for key, value in job.runtime.items() if key == "name" or key.endswith("conn_id"))
+
+
 class SteppedJob(Protocol):
     """What is done with a job in steps, such as :class:`paceline.run.Training`. All methods may block."""
 
@@ -119,7 +124,7 @@ class JobControl:
     def __init__(self, job: Any, task: SteeredTask, instance: Task, clock: SystemClock, log: Any) -> None:
         self._job: ControlledJob = job
         self._task, self._instance, self._clock, self._log = task, instance, clock, log
-        self._engine = [str(value) for key, value in job.runtime.items() if key == "name" or key.endswith("conn_id")]
+        self._engine = engine_of(job)
         self._loop = asyncio.get_running_loop()
         self._state = RemoteState({})
         self._wake: asyncio.Future[bool] = self._loop.create_future()

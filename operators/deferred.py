@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Any, ClassVar, NoReturn
 
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
@@ -25,11 +27,14 @@ from paceline.run.host import Host, Stage, TaskStatus
 from paceline.run.settings import Settings
 from paceline.runtime import Job, JobStatus, Runtime
 
-from ._job_control import STATUS_WITHIN_S, JobControl, Stored
+from ._job_control import STATUS_WITHIN_S, JobControl, Stored, engine_of
 from ._others import Need
 from ._reporting import SampleMetrics, Task
 from ._restrictions import check_runtime
 from .checkpoint_copies import FileCopies
+
+# For each engine, the copies of checkpoints that this process makes at the same time.
+_copy_turns: defaultdict[tuple[str, ...], BoundedSemaphore] = defaultdict(lambda: BoundedSemaphore(4))
 
 
 @dataclass(frozen=True)
@@ -167,6 +172,10 @@ class TriggerHost(Host):
         if self._copies is not None and not self._copies.is_prepared:
             raise PacelineError(f"the triggerer does not reach {self._copies.place}, where checkpoints are copied to")
         return self._copies
+
+    def copy_turn(self) -> BoundedSemaphore:
+        """Return the turns of the jobs of this engine, so that a slow engine delays only copies of its own jobs."""
+        return _copy_turns[engine_of(self._job)]
 
     def collect(self, job: Job) -> NoReturn:
         """Raise an error: a worker process collects the output."""

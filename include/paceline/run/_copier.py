@@ -7,6 +7,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ _FIRST_AFTER_S = 5.0
 _SHORTEST_INTERVAL_S, _LONGEST_INTERVAL_S = 30.0, 300.0
 _MAX_COPY_FRACTION = 0.05  # maximum fraction of the time spent on copies, as far as the longest interval allows
 _LAST_WITHIN_S = 30.0  # limit for the last copy; an upload that is still running then is removed at its end
-_turns = threading.BoundedSemaphore(4)  # copies at the same time: a triggerer has many jobs
 
 
 class Copier:
@@ -42,6 +42,8 @@ class Copier:
         The task's log.
     stop_requested:
         Set when the job's process is to end: nothing is stored afterwards.
+    turn:
+        Entered for each copy, see ``Host.copy_turn``.
     first_after_s:
         Seconds until the first attempt; until there is a checkpoint, the others follow ever more slowly.
     """
@@ -53,11 +55,12 @@ class Copier:
         about: Mapping[str, Any],
         log: Any,
         stop_requested: threading.Event,
+        turn: AbstractContextManager[object],
         *,
         first_after_s: float = _FIRST_AFTER_S,
     ) -> None:
         self._job, self._copies, self._about, self._log = job, copies, about, log
-        self._first_after_s = first_after_s
+        self._turn, self._first_after_s = turn, first_after_s
         self._closed, self._stop_requested = threading.Event(), stop_requested
         self._copying, self._storing = threading.Lock(), threading.Lock()
         self._digest = ""  # of the last copy
@@ -84,7 +87,7 @@ class Copier:
     def _run(self) -> None:
         pause_s = self._first_after_s
         while not self._closed.wait(pause_s):
-            with _turns:
+            with self._turn:
                 if self._is_over():
                     return
                 began_s = time.monotonic()

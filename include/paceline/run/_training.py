@@ -255,7 +255,9 @@ class Training:
         job, copies = self._handle.job, self._host.checkpoint_copies()
         assert job is not None  # set with the loop
         about = {"code": record.code, "max_tries": self._host.max_tries}  # what ``copied_checkpoint`` reads
-        return nullcontext() if copies is None else Copier(job, copies, about, self._log, self.stop_requested)
+        if copies is None:
+            return nullcontext()
+        return Copier(job, copies, about, self._log, self.stop_requested, self._host.copy_turn())
 
     def _begin(self) -> PaceLoop:
         """Start the job, or find that of an earlier process; return its control loop."""

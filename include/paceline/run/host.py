@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -96,6 +97,10 @@ class Host(Protocol):
     def checkpoint_copies(self) -> CheckpointCopies | None:
         """Return the copies of the checkpoint of this task's job; ``None`` if it is not copied."""
         return None
+
+    def copy_turn(self) -> AbstractContextManager[object]:
+        """Return what a copy of the checkpoint waits for, if other jobs of this process are copied, too."""
+        return nullcontext()
 
     def collect(self, job: Job) -> str:
         """Copy the job's output to the user's destination and return the destination. May be called repeatedly."""

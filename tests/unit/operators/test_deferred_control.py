@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,9 +37,9 @@ from paceline.operators import _job_control, deferred, triggers
 from paceline.operators._job_control import JobControl
 from paceline.operators._others import Need
 from paceline.operators.checkpoint_copies import FileCopies
-from paceline.operators.deferred import DeferredJob, TrainingControl
+from paceline.operators.deferred import DeferredJob, TrainingControl, TriggerHost
 from paceline.operators.triggers import TrainingTrigger
-from paceline.run import ControlElsewhereError, Training, _history, _live
+from paceline.run import ControlElsewhereError, RemoteState, Training, _history, _live
 from paceline.run._copier import Copier
 from paceline.run.clock import SystemClock
 from paceline.run.settings import Settings
@@ -700,3 +701,15 @@ def test_short_garbage_collection_excludes_nothing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(triggers.gc, "freeze", lambda: pytest.fail("it has not looked at all objects"))
     for phase in ("start", "stop"):
         triggers._Survivors()(phase, {"generation": 1})
+
+
+def test_copies_wait_for_those_of_the_same_engine_only():
+    task = SimpleNamespace(dag_id="dag", task_id="train", map_index=-1)
+    turns = [
+        TriggerHost(
+            replace(JOB, runtime=runtime.serialize()), RemoteState({}), None, task, lambda: "active"
+        ).copy_turn()
+        for runtime in (Docker(), Docker(memory="1g"), Docker(engine_conn_id="edge"))
+    ]
+    assert turns[0] is turns[1]
+    assert turns[2] is not turns[0]

@@ -7,6 +7,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,17 @@ def job(monkeypatch: pytest.MonkeyPatch) -> CheckpointingJob:
     return CheckpointingJob()
 
 
-def copier(job: CheckpointingJob, copies: QueuedCopies) -> Copier:
-    return Copier(job, copies, {"code": "a"}, logging.getLogger("test"), threading.Event(), first_after_s=0.001)  # type: ignore[arg-type]
+def copier(
+    job: CheckpointingJob,
+    copies: QueuedCopies,
+    *,
+    stopped: threading.Event | None = None,
+    turn: AbstractContextManager[object] | None = None,
+    first_after_s: float = 0.001,
+) -> Copier:
+    log = logging.getLogger("test")
+    stop, turn = stopped or threading.Event(), turn or nullcontext()
+    return Copier(job, copies, {"code": "a"}, log, stop, turn, first_after_s=first_after_s)  # type: ignore[arg-type]
 
 
 def test_nothing_is_stored_once_the_process_is_to_end(job):
@@ -75,7 +85,7 @@ def test_nothing_is_stored_once_the_process_is_to_end(job):
         raise InterruptedError
 
     copies.before = wait
-    with Copier(job, copies, {"code": "a"}, logging.getLogger("test"), stopped, first_after_s=0.001):  # type: ignore[arg-type]
+    with copier(job, copies, stopped=stopped):
         job.next.put("1")
         assert began.wait(_TIMEOUT_S)
         stopped.set()
@@ -157,7 +167,7 @@ def test_nothing_is_stored_after_the_end(job, caplog):
 def test_last_checkpoint_of_a_lost_job_is_copied(job, caplog):
     caplog.set_level("INFO")
     copies = QueuedCopies()
-    last = Copier(job, copies, {"code": "a"}, logging.getLogger("test"), threading.Event(), first_after_s=_TIMEOUT_S)  # type: ignore[arg-type]
+    last = copier(job, copies, first_after_s=_TIMEOUT_S)
     job.next.put("7")
     with pytest.raises(JobLostError), last:
         raise JobLostError("the pod was evicted")
@@ -167,7 +177,7 @@ def test_last_checkpoint_of_a_lost_job_is_copied(job, caplog):
 
 def test_nothing_is_copied_at_the_end_of_another_job(job):
     copies = QueuedCopies()
-    last = Copier(job, copies, {"code": "a"}, logging.getLogger("test"), threading.Event(), first_after_s=_TIMEOUT_S)  # type: ignore[arg-type]
+    last = copier(job, copies, first_after_s=_TIMEOUT_S)
     job.next.put("7")
     with pytest.raises(TrainingFailedError), last:
         raise TrainingFailedError("exit code 1")
@@ -183,8 +193,8 @@ def test_job_that_is_lost_is_left_to_the_control_loop(job, caplog):
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_few_jobs_of_a_process_are_copied_at_the_same_time(monkeypatch):
-    monkeypatch.setattr(copier_module, "_turns", threading.BoundedSemaphore(1))
+def test_job_is_copied_when_it_is_its_turn():
+    turn = threading.BoundedSemaphore(1)
     first, second = CheckpointingJob(), CheckpointingJob()
     copies, others = QueuedCopies(), QueuedCopies()
     began, may_end = threading.Event(), threading.Event()
@@ -194,12 +204,12 @@ def test_few_jobs_of_a_process_are_copied_at_the_same_time(monkeypatch):
         assert may_end.wait(_TIMEOUT_S)
 
     copies.before = wait
-    with copier(first, copies):
+    with copier(first, copies, turn=turn):
         first.next.put("1")
         assert began.wait(_TIMEOUT_S)
         others.before = lambda is_cancelled: order.append(may_end.is_set())
         order: list[bool] = []
-        with copier(second, others):
+        with copier(second, others, turn=turn):
             second.next.put("2")
             may_end.set()
             assert [take(copies), take(others)] == ["1", "2"]

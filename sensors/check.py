@@ -325,8 +325,8 @@ class DriftCheck:
         return WindowSource(source=self.current, parameters=stored, conn_id=self.conn_id)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the arguments of ``DriftCheck(**…)`` as plain JSON values. Tuples become lists."""
-        loaded: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        """Return the arguments of ``DriftCheck(**…)`` as plain JSON values. Tuples become lists, and dates texts."""
+        loaded: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), default=str))
         return loaded
 
     def fingerprint(self) -> str:

@@ -66,6 +66,27 @@ def test_value_after_the_last_column_is_rejected_in_any_row(tmp_path: Path, monk
         read(tmp_path, "price,qty", *["1,2,"] * 100, "3,4,red")
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    "before", [[], ["", ""], ["sep=;"], ["", "sep=;", ""]], ids=["none", "empty", "sep", "empty and sep"]
+)
+def test_lines_before_the_header_are_no_rows(tmp_path: Path, before: list[str], end: str) -> None:
+    path = tmp_path / "a.csv"
+    for header in ('"price; in cents";qty', '"price; in\ncents";qty'):
+        path.write_text(end.join([*before, header, "1;2", "", "3;4", ""]), encoding="utf-8-sig", newline="")
+        frame = read_window("current", str(path)).frame
+        assert frame.iloc[:, 0].to_list() == [1, 3]
+        assert frame["qty"].to_list() == [2, 4]
+    path.write_text(end.join([*before, "price;qty", "1;2", "3", ""]), newline="")
+    with pytest.raises(InvalidInputError, match=f"row {len(before) + 3} has 2 fields, .*; it has 1 field$"):
+        read_window("current", str(path))
+
+
+def test_delimiter_that_the_file_names_is_used(tmp_path: Path) -> None:
+    frame = read(tmp_path, "sep=^", "price^note", "1^a,b", "2^c,d")
+    assert frame.to_dict("list") == {"price": [1, 2], "note": ["a,b", "c,d"]}
+
+
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_delimiter_is_recognised(tmp_path: Path, delimiter: str) -> None:
     frame = read(tmp_path, *(line.replace("|", delimiter) for line in ("age|pay|plan", "30|2.5|a", '31|"3.5"|b')))

@@ -152,14 +152,14 @@ def test_growing_window_is_checked_at_each_quarter_with_less_significance(
 
 # --- serialization ---------------------------------------------------------------------------------------------
 
-PARAMETERS: Any = {"reference_parameters": {"month": "2013-01"}, "current_parameters": ("2013-02",)}
+PARAMETERS: Any = {"reference_parameters": {"month": "2013-01"}, "current_parameters": ("2013-02", NOON)}
 
 
 @pytest.mark.parametrize(
     "trigger",
     [
         DriftEventTrigger(reference="SELECT 1", current="SELECT 2", conn_id="store", **PARAMETERS, features=["temp"]),
-        DriftTrigger(DriftCheck("a.csv", "b.csv", reference_parameters=("x",)).to_dict(), 5.0, True),
+        DriftTrigger(DriftCheck("a.csv", "b.csv", reference_parameters=("x", NOON.date())).to_dict(), 5.0, True),
     ],
 )
 def test_trigger_round_trips_through_serialization(trigger: Any) -> None:

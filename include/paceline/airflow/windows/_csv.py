@@ -9,6 +9,7 @@ import contextlib
 import csv
 import gzip
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 _DELIMITERS = (",", ";", "\t", "|")
 _HEAD_CHARACTERS = 2**18  # from which the delimiter is determined
+# What may precede the header: empty lines, and the line with which Excel is told the delimiter.
+_LINE_END = r"(?:\r\n|\r|\n)"
+_BEFORE_HEADER = re.compile(rf"{_LINE_END}*(?:sep=([^\w\s\"]|\t){_LINE_END})?{_LINE_END}*")
 _ROW_NAME, _TRAILING = "row names\0", "trailing\0"  # columns without a name in the header
 _NOT_DATA = (_ROW_NAME, _TRAILING)
 _BLOCK_BYTES = 2**23
@@ -33,6 +37,7 @@ _BLOCK_BYTES = 2**23
 class _Layout:
     """The columns of a file in order, with placeholders for those that are not data."""
 
+    lines_before: int  # before the header
     delimiter: str
     names: list[str]
     rows: list[list[str]]  # the first rows below the header
@@ -108,7 +113,10 @@ def _read_rows(
                 stream,
                 # Without threads, pyarrow counts the rows for the error message.
                 arrow.ReadOptions(
-                    use_threads=False, block_size=_BLOCK_BYTES, column_names=layout.names, skip_rows_after_names=1
+                    use_threads=False,
+                    block_size=_BLOCK_BYTES,
+                    column_names=layout.names,
+                    skip_rows_after_names=layout.lines_before + 1,
                 ),
                 arrow.ParseOptions(delimiter=layout.delimiter, newlines_in_values=True, invalid_row_handler=reject),
                 arrow.ConvertOptions(
@@ -122,7 +130,7 @@ def _read_rows(
             for batch in batches if layout.rows else ():
                 part = pa.Table.from_batches([batch])
                 if _TRAILING in part.column_names:
-                    _check_trailing(field, path, part[_TRAILING], sample.rows)
+                    _check_trailing(field, path, part[_TRAILING], layout.lines_before + 1 + sample.rows)
                     part = part.drop_columns([_TRAILING])
                 if kinds is None:
                     for name in wanted:
@@ -157,18 +165,22 @@ def _find_layout(field: str, path: Any) -> _Layout:
     """Return how the header and the first rows are laid out; raise InvalidInputError if they do not fit together."""
     with _open(path) as stream:
         head = io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="").read(_HEAD_CHARACTERS)
+    before = _BEFORE_HEADER.match(head)
+    assert before is not None  # it may be empty
+    content, lines_before = head[before.end() :], len(re.findall(_LINE_END, before[0]))
+    delimiters = (before[1],) if before[1] else _DELIMITERS
     found: dict[str, list[list[str]]] = {}
-    for delimiter in _DELIMITERS:
+    for delimiter in delimiters:
         rows: list[list[str]] = []
         # csv raises an error for a field that is longer than this module permits
         with contextlib.suppress(csv.Error):
-            rows.extend(row for row in csv.reader(io.StringIO(head, newline=""), delimiter=delimiter) if row)
+            rows.extend(row for row in csv.reader(io.StringIO(content, newline=""), delimiter=delimiter) if row)
         if len(head) == _HEAD_CHARACTERS and len(rows) > 1:
             rows.pop()  # the last row may be incomplete
         found[delimiter] = rows
-    if not found[","]:
+    if not found[delimiters[0]]:
         raise InvalidInputError(field, str(path), "a file with a header line of column names")
-    delimiter = max(_DELIMITERS, key=lambda one: (_is_regular(found[one]), len(found[one][0])))
+    delimiter = max(delimiters, key=lambda one: (_is_regular(found[one]), len(found[one][0])))
     header, *rows = found[delimiter]
     names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
     repeated = next((name for number, name in enumerate(names) if name in names[:number]), None)
@@ -182,8 +194,8 @@ def _find_layout(field: str, path: Any) -> _Layout:
     elif header[-1] == "" and len(header) > 1 and all(row[-1:] == [""] for row in rows):
         names[-1] = _TRAILING
     if rows and len(rows[0]) != len(names):
-        raise _row_error(field, path, 2, _count(len(rows[0])), f"{_count(len(names))}, as in the header")
-    return _Layout(delimiter, names, rows)
+        raise _row_error(field, path, lines_before + 2, _count(len(rows[0])), f"{_count(len(names))}, as in the header")
+    return _Layout(lines_before, delimiter, names, rows)
 
 
 def _is_regular(rows: list[list[str]]) -> bool:
@@ -209,7 +221,7 @@ def _check_trailing(field: str, path: Any, column: Any, rows_before: int) -> Non
     if pc.any(filled).as_py():
         row = pc.index(filled, True).as_py()
         accepted = "no value after the last column, because the header has no name for it"
-        raise _row_error(field, path, rows_before + row + 2, repr(column[row].as_py()), accepted)
+        raise _row_error(field, path, rows_before + row + 1, repr(column[row].as_py()), accepted)
 
 
 def _row_error(field: str, path: Any, row: int, found: str, accepted: str) -> InvalidInputError:

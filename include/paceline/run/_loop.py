@@ -56,7 +56,7 @@ _SHORTEST_S = 0.01  # a deadline before its origin is stored as one just after i
 _LAST_LINES_S = 5.0  # between two checks of a stop while the last lines of an ended job arrive
 _MAX_FIRST_LINES_S = 10.0  # maximum time until the lines of a job that was taken over arrive
 _MIN_STARTUP_S, _STARTUPS = 60.0, 2.0  # a job may start this long, or this many times as long as in an earlier run
-_MAX_RESTART_S = 900.0  # maximum time to wait for the first report; on few devices, libraries load slowly
+_MIN_RESTART_S = 900.0  # a restart may take this long, or as long as a start; on few devices, libraries load slowly
 
 
 class PaceLoop:
@@ -221,7 +221,7 @@ class PaceLoop:
         elif position is None and now_s > max(self._controller.deadline_s, self._started_s + self._startup_limit_s):
             waited_s, malformed = now_s - self._started_s, self._progress.reader.last_malformed
             self._infeasible.miss_progress(self._controller.deadline_s, waited_s, malformed)
-        if self._restarting and self._progress.total is not None and now_s > self._started_s + _MAX_RESTART_S:
+        if self._restarting and self._progress.total is not None and now_s > self._started_s + self._restart_limit_s:
             malformed = self._progress.reader.last_malformed
             raise TrainingFailedError(describe_missing_progress("since its restart", malformed))
         if self._progress.may_end_early and now_s <= self._controller.deadline_s:
@@ -238,6 +238,13 @@ class PaceLoop:
     def _startup_limit_s(self) -> float:
         """Time to wait for the first report, even if the deadline is earlier."""
         return max(_MIN_STARTUP_S, _STARTUPS * self._past.startup_s if self._past is not None else 0.0)
+
+    @property
+    def _restart_limit_s(self) -> float:
+        """Time to wait for the first report after a restart."""
+        first_s = self._progress.reader.first_s
+        start_s = first_s - self._began_s if first_s is not None else 0.0
+        return max(_MIN_RESTART_S, _STARTUPS * start_s, self._startup_limit_s)
 
     def _observe(self, now_s: float, position: JobPosition | None) -> Observation:
         allocation, reader, newest = self._allocation, self._progress.reader, self._progress.newest
@@ -293,7 +300,7 @@ class PaceLoop:
 
     def _restart_after(self, status: JobStatus) -> bool:
         """Restart a job that the engine or the loss of a device has ended; return whether control continues."""
-        position = self._read_reports(self._now()) if status.device_lost else None
+        position = self._read_reports(self._now())
         if not self._outage.restart_after(status, position.done if position is not None else 0.0):
             return False
         if not self._outage.active:

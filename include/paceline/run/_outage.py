@@ -17,9 +17,9 @@ _LONG_S = 30.0
 
 
 class Outage:
-    """Tracks the engine's outages and restarts the job after them, at most three times.
+    """Tracks the engine's outages, and restarts the job if one of them or the loss of a device has ended it.
 
-    It also restarts a job that has ended because it lost a device, at most three times in a row without progress.
+    It restarts the job at most three times in a row without progress.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ class Outage:
         now: Callable[[], float],
         restarts: int = 0,
     ) -> None:
-        self.restarts = self._engine_restarts = restarts
-        self._done_at_loss, self._losses = -1.0, 0  # most that was done when a device was lost; restarts since then
+        self.restarts = restarts
+        self._most_done, self._without_progress = -1.0, 0  # when the job ended; restarts since then
         self._job = job
         self._journal = journal
         self._clock = clock
@@ -84,7 +84,7 @@ class Outage:
             away_s, self._since_s = now_s - self._since_s, None
             self._journal.event(now_s, "engine_responding", "The engine is responding again after %.0f s", away_s)
 
-    def restart_after(self, status: JobStatus, done: float = 0.0) -> bool:
+    def restart_after(self, status: JobStatus, done: float) -> bool:
         """If an outage ended the job, restart the job from its checkpoint; return whether control continues.
 
         The same applies to a job that was stopped, for example because no process renewed its lease in the outage, and
@@ -96,9 +96,9 @@ class Outage:
             return False
         if self.active:
             return True  # restart the job once the engine is back
-        if status.device_lost and done > self._done_at_loss:
-            self._done_at_loss, self._losses = done, 0
-        if (self._losses if status.device_lost else self._engine_restarts) >= _MAX_RESTARTS:
+        if done > self._most_done:
+            self._most_done, self._without_progress = done, 0
+        if self._without_progress >= _MAX_RESTARTS:
             return False
         try:
             self._job.restart()
@@ -107,11 +107,10 @@ class Outage:
             return True
         self._occurred = False
         self.restarts += 1
+        self._without_progress += 1
         if status.device_lost:
-            self._losses += 1
             message = "The job lost a device during a batch (exit code %s): restarting it from its checkpoint"
         else:
-            self._engine_restarts += 1
             message = "The job was stopped (exit code %s), not by its code: restarting it from its checkpoint"
         self._journal.event(self._now(), "restarted", message, status.exit_code, level=logging.WARNING)
         return True

@@ -315,10 +315,22 @@ def test_job_whose_lease_ended_is_restarted(make_job, run, exit_code):
     assert exchange.samples[-1]["progress_pct"] == 100.0
 
 
-def test_job_stopped_again_and_again_fails_the_run(make_job, run):
+def stop_again(job):
+    job.stopped += 1
+    job.kill(0)
+
+
+def test_job_stopped_again_and_again_resumes_as_long_as_it_makes_progress(make_job, run):
+    job = make_job(core_s=60)
+    job.actions = [(10.0 * number, partial(stop_again, job)) for number in range(1, 6)]
+    outcome, _ = run(job, 150)
+    assert job.restarted == outcome.restarts == 5
+
+
+def test_job_stopped_again_and_again_without_progress_fails_the_run(make_job, run):
     job = make_job(core_s=200)
-    job.stop_again = lambda: (setattr(job, "stopped", job.stopped + 1), job.kill(0))
-    job.actions = [(5.0 * number, job.stop_again) for number in range(1, 6)]
+    job.loads_after_restart = True
+    job.actions = [(5.0 * number, partial(stop_again, job)) for number in range(1, 9)]
     with pytest.raises(TrainingFailedError, match="the job was stopped, because its lease ended or another process"):
         run(job, 600)
 

@@ -134,6 +134,14 @@ def test_restarted_job_without_a_report_fails(make_job, run):
     assert job.elapsed_s < 30 + 15 * 60 + 30
 
 
+def test_restart_may_take_as_long_as_the_start(make_job, run):
+    job = make_job(core_s=40, start_up_s=1200)
+    job.loads_after_restart = True
+    job.actions = [(1220 + 1200, job.finish_loading)]
+    _, exchange = run(job, 3000, Ceiling(1.0, 1), later=[(1210, Ceiling(0.0, 2)), (1220, Ceiling(1.5, 3))])
+    assert exchange.samples[-1]["progress_pct"] == 100.0
+
+
 def test_job_that_completes_while_stopping_ends_after_its_resume(make_job, run):
     job = make_job(core_s=20)
     stop, resize = job.stop, job.resize

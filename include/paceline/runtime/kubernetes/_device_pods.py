@@ -28,17 +28,8 @@ class FirstPodJob(PodJob):
     what it has if a pod waits or is lost.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        pod: Mapping[str, Any],
-        *,
-        max_output_bytes: int,
-        is_new: bool,
-        only_new_output: bool = False,
-    ) -> None:
-        how: dict[str, Any] = {"is_new": is_new, "only_new_output": only_new_output}
-        super().__init__(cluster, pod, max_output_bytes=max_output_bytes, **how)
+    def __init__(self, cluster: Cluster, pod: Mapping[str, Any], *, is_new: bool, **options: Any) -> None:
+        super().__init__(cluster, pod, is_new=is_new, **options)
         self._first, self._gpus = pod, int(_pod.annotation(pod, _pod.GPUS) or 1)
         self._own = float(self._gpus)  # devices of the first pod
         self._further: list[FurtherDevice] | None = [] if is_new else None  # ``None``: not looked for yet

@@ -219,6 +219,9 @@ class Policy(ABC):
         none, and changes allocations that no longer fit.
     uses_priority:
         Whether the weight of a job in an arbiter's pool is the ``priority_weight`` of its task, instead of 1.
+    keeps_promises:
+        Whether the policy plans every job whose deadline an arbiter has promised, with ``reservations``. Arbiters
+        promise deadlines only for such a policy.
     confidence:
         Probability with which a promised deadline is to be met, given how exactly the speeds are known; 0.5 plans
         with the speeds as they are.
@@ -228,6 +231,7 @@ class Policy(ABC):
     shares_pool: bool = True
     plans_ahead: bool = False
     uses_priority: bool = False
+    keeps_promises: bool = False
     confidence: float = 0.5
 
     @property

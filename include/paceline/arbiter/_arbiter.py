@@ -142,7 +142,7 @@ class Arbiter:
         grants = next_grants(requests, self._targets, self.devices)
         admissions: dict[str, _AdmissionResult] = {}
         new = [request for request in active if _awaits_admission(request) and request.key in self._known]
-        if new and self._node is not None:
+        if new and self._node is not None and self.policy.keeps_promises:
             admissions = self._admission_results(
                 new, active, self._node, jobs or self._cluster_jobs(active, now_s), now_s
             )
@@ -195,14 +195,19 @@ class Arbiter:
     def _free_pool(self, lost: float) -> Node | None:
         """Return the pool without the devices of lost jobs, and without those of jobs in warm-up until it ends.
 
-        Return ``None`` if lost jobs may use all devices.
+        Return ``None`` if lost jobs may use all devices. End the warm-up of jobs whose devices the pool does not have.
         """
         whole = free = int((self.devices - lost) / self._unit + 1e-6)
-        later = []
-        for devices, ends_s in self._warming_up.values():
-            number = min(round(devices / self._unit), free)
+        later, kept = [], {}
+        for key, (devices, ends_s) in self._warming_up.items():
+            number = round(devices / self._unit)
+            if number > free:  # the pool has shrunk
+                self._warm_up.end(key)
+                continue
             free -= number
             later.append((ends_s, number))
+            kept[key] = (devices, ends_s)
+        self._warming_up = kept
         return Node(POOL, free, later=tuple(later)) if whole > 0 else None
 
     def _end_harmful_warm_ups(self, requests: Sequence[DeviceRequest], lost: float, now_s: float) -> None:

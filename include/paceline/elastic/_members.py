@@ -29,7 +29,8 @@ class TeamMember:
 
     job: Job
     cores: float
-    restarts: int = 0
+    restarts: int = 0  # in a row without progress
+    most_done: float = 0.0
     newest: Progress | None = None
     started: bool = False  # whether the node has written a progress line, as a worker does at the start of its loop
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=20))
@@ -43,6 +44,8 @@ class TeamMember:
                 # A restarted worker reports 0 until it knows its earlier progress.
                 if progress is not None and progress.event != "start":
                     self.newest = progress
+                    if progress.done > self.most_done:
+                        self.most_done, self.restarts = progress.done, 0
 
 
 class TeamMembers:

@@ -26,7 +26,7 @@ from paceline.runtime import Job, JobFolder, JobStatus, Usage
 from paceline.train.job import EXIT_EXCLUDED, EXIT_REJECTED, EXIT_STATE_LOST
 
 _ORPHAN_GRACE_S = 1.0  # grace period of nodes after the end of their parameter server
-_RESTARTS = 3
+_RESTARTS = 3  # of a node, in a row without progress
 _PERMANENT_EXITS = (EXIT_EXCLUDED, EXIT_REJECTED)
 
 
@@ -63,7 +63,6 @@ class TeamJob:
         self._meter, self._clock = meter, clock
         self._lines: list[str] = []
         self._end: TeamEnd | None = None  # since the end of the parameter server
-        self._state_losses = 0
         self._steps: list[Step] = []
 
     @property
@@ -219,11 +218,12 @@ class TeamJob:
 
     def _restarted_from_checkpoint(self) -> bool:
         """Restart the parameter server if it has lost a shard of the state; return whether it restarts."""
-        status = self._members.first_server.status()
-        if status.state != "exited" or status.exit_code != EXIT_STATE_LOST or self._state_losses >= _RESTARTS:
+        server = self._members.nodes[FIRST_SERVER]
+        status = server.job.status()
+        if status.state != "exited" or status.exit_code != EXIT_STATE_LOST or server.restarts >= _RESTARTS:
             return False
-        self._members.first_server.restart()
-        self._state_losses += 1  # failed attempts do not count: the engine may still be starting
+        server.job.restart()
+        server.restarts += 1  # failed attempts do not count: the engine may still be starting
         self._lines.append(f"{FIRST_SERVER} has lost a shard of the state: resuming from its checkpoint")
         return True
 

@@ -199,6 +199,37 @@ def test_every_policy_shrinks_jobs_that_hold_more_devices_than_the_pool_has(poli
     assert min(ceilings) >= 1
 
 
+@pytest.mark.parametrize(
+    ("policy", "fits"),
+    [(OnTime(keep_promises=True), True), (OnTime(), None), (edf(), None), (fifo(), None), (Growing(), None)],
+    ids=lambda one: getattr(one, "name", None),
+)
+def test_deadlines_are_promised_only_if_the_policy_keeps_promises(policy, fits) -> None:
+    holds = DeviceRequest(
+        "holds", "training", 0, 1e6, 0, 0, 1, 4, 1, held=4.0, applied_grant=1, ceiling=Ceiling(4.0, 1),
+        remaining=RemainingWork(4e5, 1.0, 0.0), shared=True,
+    )  # fmt: skip
+    waits = DeviceRequest(
+        "waits", "waiting", 0, 500, 0, 0, 1, 4, 1, 0.0, 0, None, RemainingWork(400.0, 1.0, 0.0), user_deadline_s=500
+    )
+    grants = {grant.key: grant.ceiling for grant in Arbiter(4, quantum=1, policy=policy).step([holds, waits], 0.0)}
+    assert grants["waits"].fits is fits
+
+
+def test_job_in_warm_up_does_not_keep_more_devices_than_a_pool_that_shrinks_has() -> None:
+    arbiter = Arbiter(4, quantum=1)
+    trains = DeviceRequest(
+        "trains", "training", 0, 900, 0, 0, 1, 4, 1, held=2.0, applied_grant=1, ceiling=Ceiling(2.0, 1),
+        remaining=RemainingWork(600.0, 1.0, 0.0), shared=True,
+    )  # fmt: skip
+    starts = DeviceRequest("starts", "starting", 0, 900, 0, 0, 1, 4, 1, 2.0, 1, Ceiling(2.0, 1), None, shared=True)
+    arbiter.step([trains, starts], 0.0)
+    arbiter.devices = 1
+    arbiter.step([trains, starts], 1.0)
+    targets = {key: target.devices for key, target in arbiter._targets.items()}
+    assert targets == {"trains": 1.0, "starts": 0.0}
+
+
 def test_reason_counts_devices_as_the_pool_does_and_not_in_quanta() -> None:
     waits = DeviceRequest(
         "waits", "waiting", 0, 900, 0, 9, 0.9, 2, 0.05, 0.0, 0, None, RemainingWork(600.0, 1.0, 0.0), shared=True

@@ -383,6 +383,17 @@ def test_server_that_lost_a_shard_is_restarted_a_few_times(team: StubTeam) -> No
 
 
 @pytest.mark.parametrize(("name", "code"), [("ps-0", EXIT_STATE_LOST), ("worker-0", 1)])
+def test_node_is_restarted_as_long_as_it_makes_progress(team: StubTeam, name: str, code: int) -> None:
+    node = team.jobs[name]
+    for done in range(1, 8):
+        node.lines.append(Progress(done, 900).to_line())
+        team.job.read_lines()
+        node.exit_code = code
+        team.job.usage() if name == "worker-0" else team.job.wait(0.0)
+        assert (node.starts, node.exit_code) == (done + 1, None)
+
+
+@pytest.mark.parametrize(("name", "code"), [("ps-0", EXIT_STATE_LOST), ("worker-0", 1)])
 def test_engine_that_cannot_start_nodes_yet_uses_up_no_restarts(team: StubTeam, name: str, code: int) -> None:
     node, control = team.jobs[name], team.job.usage if name == "worker-0" else lambda: team.job.wait(0.0)
     node.exit_code, node.restart_error = code, UNREACHABLE

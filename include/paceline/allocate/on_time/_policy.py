@@ -74,7 +74,7 @@ class OnTime(Policy):
             raise InvalidInputError("confidence", confidence, "a probability of at least 0.5 and less than 1")
         self.confidence = confidence if keep_promises else 0.5
         self._change_s = change_s
-        self._keep_promises = keep_promises
+        self.keeps_promises = keep_promises
         self._last: dict[str, Reservation | None] = {}  # of each on-time job of the last plan, in planning order
         self._seen: set[str] = set()  # all jobs of the last plan
         self._turn: tuple[str, float] | None = None  # the job that has its turn, and the end of the turn
@@ -119,13 +119,13 @@ class OnTime(Policy):
             reasons={case.job.name: self._reason(case, devices_of.get(case.job.name, 0), now_s) for case in cases},
             late=frozenset(case.job.name for case in cases if not case.is_on_time),
             replan_s=min((case.planned.changes_s for case in planned if case.planned), default=inf)
-            if self._keep_promises
+            if self.keeps_promises
             else inf,
         )
 
     def _plan(self, cases: Sequence[JobCase], node: Node, now_s: float) -> tuple[list[JobCase], list[JobCase]]:
         """Return the jobs that are planned, and all other jobs."""
-        if self._keep_promises:
+        if self.keeps_promises:
             planner, plan = self._plan_with_turn(cases, node, now_s)
         else:
             planner, plan = self._plan_due(cases, node, now_s)
@@ -200,7 +200,7 @@ class OnTime(Policy):
         due = [case for case in cases if case.deadline_s < inf]
         due.sort(key=_deadline_s)  # the first to arrive comes first among equal deadlines
         planner = Planner(due, node, now_s)
-        if self._keep_promises:
+        if self.keeps_promises:
             new = [case.job for case in due if case.job.name not in self._seen]
             self._last = {**self._last, **{job.name: None for job in new if job.promised}}  # by another arbiter
             return planner, plan_with_promises(planner, self._last)

@@ -11,6 +11,7 @@ import pytest
 from paceline.errors import InvalidInputError
 from paceline.runtime.kubernetes._checks import check_cluster
 from paceline.runtime.kubernetes._pod import container, end_reason, runs
+from paceline.runtime.kubernetes._quota import cores_of_quota
 from paceline.runtime.kubernetes._resize import cores_in_force, is_decided, why_pending
 
 
@@ -89,3 +90,32 @@ def test_state_is_that_of_the_job_and_not_of_a_proxy_in_its_pod() -> None:
     assert end_reason(with_proxy({"terminated": {"exitCode": 0}})) == "the pod was deleted"
     assert container(with_proxy({}))["resources"] == {"limits": {"cpu": "2"}}
     assert cores_in_force(with_proxy({})) == 2.0
+
+
+class QuotaCluster:
+    """A namespace with a quota of 10 cores and some pods."""
+
+    namespace = "training"
+
+    def __init__(self, *pods: dict[str, Any]) -> None:
+        self.answers = {
+            "list_namespaced_resource_quota": [{"spec": {"hard": {"limits.cpu": "10"}}}],
+            "list_namespaced_pod": list(pods),
+        }
+
+    def call(self, request: str, method: str, *arguments: Any, **options: Any) -> Any:
+        return SimpleNamespace(data=json.dumps({"items": self.answers[method]}))
+
+
+def test_quota_leaves_what_other_containers_than_those_of_jobs_use() -> None:
+    proxy = {"name": "proxy", "resources": {"limits": {"cpu": "2"}}}
+    job = {"name": "job", "resources": {"limits": {"cpu": "6"}}}
+    init = [{"name": "copy", "resources": {"limits": {"cpu": "4"}}}, {**proxy, "restartPolicy": "Always"}]
+    of_job, status = {"annotations": {"paceline/job": "train"}}, {"phase": "Running"}
+    pods = {
+        "job with a proxy first": {"metadata": of_job, "spec": {"containers": [proxy, job]}, "status": status},
+        "other pod": {"metadata": {}, "spec": {"containers": [job], "initContainers": init}, "status": status},
+        "ended pod": {"metadata": {}, "spec": {"containers": [job]}, "status": {"phase": "Failed"}},
+    }
+    left = {name: cores_of_quota(QuotaCluster(one)) for name, one in pods.items()}  # type: ignore[arg-type]
+    assert left == {"job with a proxy first": 8.0, "other pod": 2.0, "ended pod": 10.0}

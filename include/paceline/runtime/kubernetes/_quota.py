@@ -6,7 +6,7 @@ import json
 
 from paceline.errors import InvalidInputError
 from paceline.runtime.kubernetes._checks import applies_to_pods, number
-from paceline.runtime.kubernetes._cluster import Cluster, list_pods
+from paceline.runtime.kubernetes._cluster import CONTAINER, Cluster, list_pods
 from paceline.runtime.kubernetes._pod import JOB, annotation
 
 _LIMIT = "limits.cpu"
@@ -30,6 +30,9 @@ def cores_of_quota(cluster: Cluster) -> float:
         if pod["status"].get("phase") in ("Failed", "Succeeded"):  # quotas do not count ended pods
             continue
         is_job = bool(annotation(pod, JOB))
-        for container in pod["spec"]["containers"][1 if is_job else 0 :]:
+        sidecars = [one for one in pod["spec"].get("initContainers") or () if one.get("restartPolicy") == "Always"]
+        for container in (*pod["spec"]["containers"], *sidecars):
+            if is_job and container["name"] == CONTAINER:
+                continue
             others += number((container.get("resources", {}).get("limits") or {}).get("cpu", 0))
     return max(min(number(rule["spec"]["hard"][_LIMIT]) for rule in quotas) - others, 0.0)

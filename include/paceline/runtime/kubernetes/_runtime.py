@@ -25,7 +25,7 @@ from paceline.runtime.kubernetes._job import PodJob, delete_pod
 from paceline.runtime.kubernetes._placement import largest, node_filter, place, runs_there
 from paceline.runtime.kubernetes._quota import cores_of_quota
 from paceline.runtime.kubernetes._start import create_pod, give_cpu, wait_until_running
-from paceline.runtime.kubernetes._template import merge
+from paceline.runtime.kubernetes._template import check_template, merge
 from paceline.runtime.kubernetes._watch import why_removed
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class KubernetesRuntime:
             spec = _device_pod.first_pod(spec)
         if spec.shares_gpus:
             raise InvalidInputError("shares_gpus", True, "False, because a pod has whole GPUs")
+        check_template(self._template)
         _team.check(spec, self._template)
         if not spec.image:
             raise InvalidInputError("image", spec.image, "the name of a container image")

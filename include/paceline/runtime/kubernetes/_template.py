@@ -5,6 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.errors import InvalidInputError
+from paceline.runtime.kubernetes._cluster import CONTAINER
+
+# What decides on the rights of a job. In a container, it would take precedence over the settings of the pod.
+_RIGHTS = (
+    "allowPrivilegeEscalation",
+    "capabilities",
+    "privileged",
+    "procMount",
+    "runAsGroup",
+    "runAsNonRoot",
+    "runAsUser",
+    "seccompProfile",
+)
+
+
+def check_template(template: Mapping[str, Any]) -> None:
+    """Raise InvalidInputError if a template gives the job's container other rights than the job's settings do.
+
+    >>> context = {"runAsUser": 0}
+    >>> check_template({"spec": {"containers": [{"name": "job", "securityContext": context}]}})
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: pod_template_file: got 'securityContext.runAsUser: 0', \
+expected a container 'job' without it: it has the rights of all jobs, and `user` is its user
+    """
+    for container in (template.get("spec") or {}).get("containers") or ():
+        context = (container.get("securityContext") or {}) if container.get("name") == CONTAINER else {}
+        for name in sorted(context.keys() & set(_RIGHTS)):
+            accepted = "a container 'job' without it: it has the rights of all jobs, and `user` is its user"
+            raise InvalidInputError("pod_template_file", f"securityContext.{name}: {context[name]}", accepted)
+
 
 def merge(template: Mapping[str, Any], pod: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``pod`` with everything that only ``template`` says. Where both say something, the pod's word counts.

@@ -78,7 +78,8 @@ class Cluster:
     def __init__(
         self, home: Path, jobs: int, deadline_s: float, database: str | None, *, real: bool, deferrable: bool
     ) -> None:
-        self.jobs, self.deadline_s, self.ends, self.real = jobs, deadline_s, home / "ends", real
+        self.jobs, self.deadline_s, self.ends = jobs, deadline_s, home / "ends"
+        self.real, self.deferrable = real, deferrable
         self.ends.mkdir()
         package = home / "site" / "simulated_jobs-1.dist-info"
         package.mkdir(parents=True)
@@ -121,7 +122,11 @@ class Cluster:
             with suppress(httpx.TransportError):  # an answer may come late
                 self.airflow.api("PATCH", f"/dags/deferred/dagRuns/{run['dag_run_id']}", {"state": "failed"})
         left = {"label": "paceline.dag=deferred"}
-        _until(lambda: not connect().containers(all=True, filters=left), "the end of the containers")
+        engine = connect()
+        if not self.deferrable:  # Airflow kills worker processes after 5 s, and so many take longer to stop their jobs
+            for container in engine.containers(all=True, filters=left):
+                engine.remove_container(container["Id"], force=True)
+        _until(lambda: not engine.containers(all=True, filters=left), "the end of the containers")
 
     def stored(self, key: str, job: Job | None = None) -> dict[Job, dict[str, Any]]:
         """Return a value of the live state of each job, or of one."""
@@ -174,8 +179,13 @@ def _move_deadlines(cluster: Cluster) -> Iterator[tuple[float, float]]:
                 raise TimeoutError(f"the new deadline of {job} is not in force after {_START_S:g} s")
             time.sleep(0.05)
         published_s = time.time() - began_s
-        (event,) = (one for one in cluster.stored(HISTORY, job)[job]["events"] if one["kind"] == "deadline")
-        yield _origin_s(sample) + event["t_s"] - began_s, published_s
+        while not (events := _deadline_events(cluster, job)):  # a worker process stores the history after the sample
+            time.sleep(0.05)
+        yield _origin_s(sample) + events[0]["t_s"] - began_s, published_s
+
+
+def _deadline_events(cluster: Cluster, job: Job) -> list[dict[str, Any]]:
+    return [one for one in cluster.stored(HISTORY, job)[job]["events"] if one["kind"] == "deadline"]
 
 
 def _deviations(cluster: Cluster) -> list[float]:

@@ -3,8 +3,12 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import numpy
 import pytest
+
+from paceline.train.saving import first_states
 
 from .machines import INCLUDE, LIMIT_S
 
@@ -46,3 +50,16 @@ def test_seed_in_the_script_counts(tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     assert numbers_before_the_loop(other, seeded) == first
+
+
+@pytest.mark.parametrize("version", ["1.23", "1.24"])
+def test_seed_of_an_older_numpy_is_stored(monkeypatch, version):
+    """Before numpy 1.25 the seed of a generator, and before 1.24 also the generator, has only a private name."""
+    generator = SimpleNamespace(_seed_seq=numpy.random.SeedSequence(5))
+    if version == "1.23":
+        monkeypatch.delattr(numpy.random, "get_bit_generator")
+        monkeypatch.setattr(numpy.random.mtrand, "_rand", SimpleNamespace(_bit_generator=generator))
+    else:
+        monkeypatch.setattr(numpy.random, "get_bit_generator", lambda: generator)
+    monkeypatch.setattr(first_states, "_states", {"torch": ()})
+    assert first_states._seeds_of_later_imports() == {"numpy_entropy": 5}

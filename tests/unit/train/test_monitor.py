@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from paceline.train import Converged, Loop, checkpoint, report, track
+from paceline.train.pacing import monitor as monitor_module
 from paceline.train.pacing.monitor import Monitor, fit_curve
 
 
@@ -184,3 +185,47 @@ def test_reached_target_stays_reached_after_a_restart():
     restarted = Monitor(monitor.until, max_epochs=50)
     restarted.restore(monitor.points)
     assert (restarted.end_reason, restarted.epochs) == (monitor.end_reason, 2)
+
+
+@pytest.fixture
+def fitted(monkeypatch):
+    """Return the numbers of points to which curves have been fitted."""
+    numbers = []
+
+    def fit(points):
+        numbers.append(len(points))
+        return fit_curve(points)
+
+    monkeypatch.setattr(monitor_module, "fit_curve", fit)
+    return numbers
+
+
+def slow_hyperbola(epoch):
+    return 0.93 - 0.5 / (0.01 * epoch + 0.7)
+
+
+def test_restart_fits_the_curve_once(fitted):
+    monitor = Monitor(Converged("accuracy", gain=1e-5), max_epochs=10_000)
+    for epoch in range(1, 51):
+        monitor.add(epoch, slow_hyperbola(epoch))
+    assert len(fitted) == 50
+    restarted = Monitor(monitor.until, max_epochs=10_000)
+    restarted.restore(monitor.points)
+    assert len(fitted) == 51
+    assert (restarted.points, restarted.epochs) == (monitor.points, monitor.epochs)
+
+
+def test_restart_without_points_fits_no_curve(fitted):
+    monitor = Monitor(Converged("accuracy"), max_epochs=10)
+    monitor.restore([])
+    assert (monitor.epochs, fitted) == (10, [])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_forecast_of_a_long_job_is_fitted_to_some_of_its_points(fitted, seed):
+    draw, until = random.Random(seed), Converged("accuracy", gain=1e-5, patience=100)
+    monitor = Monitor(until, max_epochs=10_000)
+    monitor.restore([(epoch, slow_hyperbola(epoch) + draw.gauss(0, 0.002)) for epoch in range(1, 1001)])
+    monitor.add(1001, slow_hyperbola(1001))
+    assert max(fitted) <= 200
+    assert monitor.epochs == pytest.approx(expected_epochs(slow_hyperbola, until.gain), rel=0.1)

@@ -337,6 +337,27 @@ def test_reasons_of_a_worker_s_failures_outlive_the_server():
     assert reason.endswith("rest of the job: out of memory; the connection was lost; the connection was lost")
 
 
+@pytest.mark.parametrize("names", ["ca", "c", "ab", "abc"])
+def test_restarted_server_may_have_another_plan(names):
+    training = make_joined_training("ab", batch_size=1)
+    assert training.next_message("b", 1)["kind"] == "order"
+    training.start_epoch("b", 1, [0, 1, 2, 3])
+    number = training.next_message("a", 0)["number"]
+    assert training.apply_change("a", 0, number, training.state.version, torch.ones(3), {})
+    restarted = SharedTraining({name: SampleShare(1, 1) for name in names}, stuck_s=60.0)
+    restarted.restore(training.content())
+    assert not restarted.all_excluded
+    assert restarted.uninformed == sorted({*names} & {*"ab"})
+    for connection_id, name in enumerate(names):
+        assert restarted.rejection_reason(name, 1, 3, 3, torch.float32) is None
+        restarted.join(name, connection_id)
+    for _ in range(3):
+        number = restarted.next_message(names[0], 0)["number"]
+        assert restarted.apply_change(names[0], 0, number, restarted.state.version, torch.ones(3), {})
+    assert restarted.ended
+    assert restarted.progress_of(names[0])["samples"] == 4
+
+
 BUFFERS = {
     "infinite": torch.full((2, 2), float("-inf")).triu(1),
     "complex": torch.polar(torch.ones(2), torch.tensor([0.5, 1.0])),

@@ -133,18 +133,80 @@ def test_set_epoch_of_the_sampler_is_called(tmp_path):
     assert order == [0, 1, 2, 3, 4, 1, 2, 3, 4, 0, 2, 3, 4, 0, 1]
 
 
-def test_sampler_with_a_generator_of_numpy_continues(tmp_path):
-    class NumpySampler(SequentialSampler):
-        def __init__(self, data):
-            super().__init__(data)
-            self.generator = numpy.random.RandomState(5)
+GENERATORS = {
+    "torch": lambda: torch.Generator().manual_seed(5),
+    "RandomState": lambda: numpy.random.RandomState(5),
+    "PCG64": lambda: numpy.random.default_rng(5),
+    "MT19937": lambda: numpy.random.Generator(numpy.random.MT19937(5)),
+    "Philox": lambda: numpy.random.Generator(numpy.random.Philox(5)),
+    "Python": lambda: random.Random(5),
+}
 
-        def __iter__(self):
-            return iter(self.generator.permutation(len(self.data_source)).tolist())
 
-    make_loader = lambda: DataLoader(Samples(5), batch_size=1, sampler=NumpySampler(range(5)))  # noqa: E731
-    whole, _ = train_until(make_loader, tmp_path / "whole", epochs=3)
-    first, _ = train_until(make_loader, tmp_path / "two", epochs=3, stop_after=7)
-    second, _ = train_until(make_loader, tmp_path / "two", epochs=3)
+def permute(generator, number):
+    if isinstance(generator, torch.Generator):
+        return torch.randperm(number, generator=generator).tolist()
+    if isinstance(generator, random.Random):
+        return generator.sample(range(number), number)
+    return generator.permutation(number).tolist()
+
+
+class ShuffleSampler(SequentialSampler):
+    """A sampler with a generator of any kind in an attribute of any name."""
+
+    def __init__(self, data, name, generator):
+        super().__init__(data)
+        setattr(self, name, generator)
+        self.name = name
+
+    def __iter__(self):
+        return iter(permute(getattr(self, self.name), len(self.data_source)))
+
+
+def assert_continues(make_loader, folder):
+    whole, _ = train_until(make_loader, folder / "whole", epochs=3)
+    first, _ = train_until(make_loader, folder / "two", epochs=3, stop_after=7)
+    second, _ = train_until(make_loader, folder / "two", epochs=3)
     assert len(second) == 15 - 7
     assert first + second == whole
+
+
+@pytest.mark.parametrize("name", ["generator", "_rng"])
+@pytest.mark.parametrize("kind", GENERATORS)
+def test_sampler_with_a_generator_of_its_own_continues(tmp_path, kind, name):
+    def make_loader():
+        return DataLoader(Samples(5), batch_size=1, sampler=ShuffleSampler(range(5), name, GENERATORS[kind]()))
+
+    assert_continues(make_loader, tmp_path)
+
+
+@pytest.mark.parametrize("kind", GENERATORS)
+def test_loader_that_shuffles_with_a_generator_of_its_own_continues(tmp_path, kind):
+    class ArrayLoader:
+        def __init__(self):
+            self.rng = GENERATORS[kind]()
+
+        def __iter__(self):
+            return ([torch.tensor(index)] for index in permute(self.rng, 5))
+
+        def __len__(self):
+            return 5
+
+    assert_continues(ArrayLoader, tmp_path)
+
+
+def test_generator_that_a_sampler_creates_late_is_named(tmp_path, capsys):
+    """The checkpoint has its state, but the order of the interrupted epoch cannot be restored."""
+
+    class LateSampler(ShuffleSampler):
+        def __init__(self, data):
+            super().__init__(data, "rng", None)
+
+        def __iter__(self):
+            self.rng = self.rng or numpy.random.default_rng(5)
+            return super().__iter__()
+
+    make_loader = lambda: DataLoader(Samples(5), batch_size=1, sampler=LateSampler(range(5)))  # noqa: E731
+    train_until(make_loader, tmp_path, epochs=3, stop_after=7)
+    train_until(make_loader, tmp_path, epochs=3)
+    assert "the samplers have 0 random generators, and had 1" in capsys.readouterr().err

@@ -11,22 +11,27 @@ from hypothesis import strategies as st
 
 from paceline.train.parameter_server.shards import Lease, SampleShare, Shards
 
-NAMES = "abc"
+NAMES = "abcd"
+PLANS = ["abc", "abc", "ad", "d", "abcd"]  # names of a restart's plan
 
 
 @settings(max_examples=200)
 @given(
     samples=st.integers(1, 40),
     epochs=st.integers(1, 4),
-    weights=st.tuples(*[st.floats(0.1, 100)] * 3),
-    sizes=st.tuples(*[st.integers(1, 7)] * 3),
+    weights=st.tuples(*[st.floats(0.1, 100)] * 4),
+    sizes=st.tuples(*[st.integers(1, 7)] * 4),
     moves=st.lists(
         st.tuples(st.sampled_from(["join", "lose", "lease", "finish", "hang", "restart"]), st.integers(0, 99))
     ),
 )
 def test_no_sample_is_lost_or_trained_twice(samples, epochs, weights, sizes, moves):
     shares = {name: SampleShare(weight, size) for name, weight, size in zip(NAMES, weights, sizes, strict=True)}
-    shards = Shards(shares, epochs)
+
+    def plan(names: str) -> Shards:
+        return Shards({name: shares[name] for name in names}, epochs)
+
+    shards = plan("abc")
     held: dict[str, list[Lease]] = {name: [] for name in NAMES}
     done: Counter[tuple[int, int]] = Counter()
     saved, saved_done = shards.state(), done.copy()
@@ -38,10 +43,10 @@ def test_no_sample_is_lost_or_trained_twice(samples, epochs, weights, sizes, mov
 
     def apply_move(kind: str, which: int) -> None:
         nonlocal shards, saved, saved_done, done
-        name = NAMES[which % 3]
+        name = NAMES[which % 4]
         if shards.needs_order and shards.present:
             shards.start_epoch(list(range(samples)))
-        if kind == "join" and name not in shards.present:
+        if kind == "join" and shards.is_scheduled(name) and name not in shards.present:
             shards.join(name)
         elif kind == "lose" and name in shards.present:
             assert shards.leave(name, failed=False) == sum(len(lease.indices) for lease in held[name])
@@ -58,7 +63,7 @@ def test_no_sample_is_lost_or_trained_twice(samples, epochs, weights, sizes, mov
         elif kind == "restart" and which % 2:
             saved, saved_done = json.loads(json.dumps(shards.state())), done.copy()
         elif kind == "restart":
-            shards = Shards(shares, epochs)
+            shards = plan(PLANS[which // 2 % len(PLANS)])
             shards.load_state(saved)
             done = saved_done.copy()
             for leases in held.values():
@@ -68,7 +73,7 @@ def test_no_sample_is_lost_or_trained_twice(samples, epochs, weights, sizes, mov
         apply_move(kind, which)
         assert shards.samples_done == sum(done.values())
     if not shards.present:
-        shards.join("b")
+        shards.join(min(shards.failures))
     for _ in range(10_000):
         if shards.ended:
             break
@@ -166,3 +171,14 @@ def test_fixed_shards_are_taken_over_only_from_lost_workers():
     assert shards.lease("a") is None, "the remaining samples belong to b"
     shards.leave("b")
     assert sorted([*mine.indices, *shards.lease("a").indices]) == [0, 1, 2, 3]
+
+
+def test_changed_plan_keeps_failures_and_the_shares_of_the_plan():
+    before = start_first_epoch({"a": SampleShare(1, 1), "b": SampleShare(1, 1)}, samples=8, epochs=2)
+    before.leave("a")
+    after = Shards({"a": SampleShare(100, 1), "c": SampleShare(300, 1)}, epochs=2)
+    after.load_state(before.state())
+    assert after.failures == {"a": 1, "c": 0}
+    after.join("a")
+    after.join("c")
+    assert (after.forecast_batches("a"), after.forecast_batches("c")) == (4, 12)

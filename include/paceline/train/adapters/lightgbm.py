@@ -193,7 +193,13 @@ class PacelineCallback:
         index = env.iteration - env.begin_iteration
         if index < self._replayed - 1:
             return
-        self._evaluations[index:] = [env.evaluation_result_list]
+        # A custom metric may return values of numpy, which JSON does not have.
+        self._evaluations[index:] = [
+            [
+                (data, metric, float(value), bool(maximize))
+                for data, metric, value, maximize in env.evaluation_result_list
+            ]
+        ]
         report(**{f"{data}_{metric}": value for data, metric, value, *_ in env.evaluation_result_list})
         if not self._steps.advance() and index + 1 < self._rounds:
             raise EarlyStopException(env.iteration, env.evaluation_result_list)

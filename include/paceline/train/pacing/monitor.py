@@ -14,6 +14,8 @@ from paceline.train._values import bad_value, deferred_number, whole_number
 
 # The curve has three parameters, so a fit needs at least four points.
 _MIN_POINTS = 4
+# A fit to more points takes longer, and hardly changes the forecast.
+_MAX_POINTS = 200
 # Candidates for the ceiling of the curve: the best value plus 10**exponent times the gain so far. The search tries
 # exponents in coarse steps, then in finer steps around the best exponent.
 _MIN_EXPONENT, _MAX_EXPONENT, _EXPONENT_STEPS = -3.0, 2.0, (0.25, 0.05, 0.01, 0.002)
@@ -119,14 +121,16 @@ class Monitor:
 
     def restore(self, points: Sequence[Sequence[float]]) -> None:
         """Add the points that an earlier process has recorded."""
-        for epochs, value in points:
-            self.add(float(epochs), float(value))
+        self.points += [(float(epochs), float(value)) for epochs, value in points]
+        if self.points:  # the earlier process added none after the one that ended training
+            self._update_forecast()
 
     def _update_forecast(self) -> None:
         until, (now, value) = self.until, self.points[-1]
         sign = 1 if until.better == "higher" else -1
         next_epoch = math.floor(now) + 1
-        curve = fit_curve([(epochs, sign * value) for epochs, value in self.points])
+        fitted = self.points[:: math.ceil(len(self.points) / _MAX_POINTS)]
+        curve = fit_curve([(epochs, sign * value) for epochs, value in fitted])
         needed = curve.epochs_until_gain(until.gain) if curve is not None else math.inf
         if until.target is not None and sign * (value - until.target) >= 0:
             self.end_reason = f"{until.metric} is {value:.4g}, which reaches the target of {until.target:.4g}"

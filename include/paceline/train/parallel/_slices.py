@@ -10,7 +10,7 @@ from typing import Any
 
 EXPECTED_SAMPLER = (
     "expected a sampler that draws at the start of each epoch, from the generators of torch, random or numpy or from "
-    "the loader's, and does not depend on earlier epochs or on the state of the training"
+    "those of the loader and the sampler, and does not depend on earlier epochs or on the state of the training"
 )
 
 

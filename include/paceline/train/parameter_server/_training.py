@@ -377,7 +377,7 @@ class SharedTraining:
         self._agreement = Agreement(json.loads(content.get("agreement", "{}")))
         self._shards = Shards(self._shares, self._max_epochs, fixed=self._fixed)
         self._shards.load_state(json.loads(content["shards"]))
-        self._uninformed = set(content.get("uninformed", ()))
+        self._uninformed = self._shares.keys() & content.get("uninformed", ())
         self._reasons.update(json.loads(content.get("reasons", "{}")))
         self._kept = dict(content["kept"])
         monitored = json.loads(content.get("monitor", "null"))

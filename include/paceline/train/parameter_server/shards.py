@@ -262,9 +262,12 @@ class Shards:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of ``state``. Afterwards, no workers are present."""
+        """Restore the result of ``state``, in which workers may differ from the schedule. None are present then."""
         self._epochs_started, self._size, self._done_when_stopped = state["begun"], state["size"], state["stopped"]
-        self.failures, self.done, self._weight = dict(state["failures"]), dict(state["done"]), dict(state["weight"])
+        self.failures = {name: state["failures"].get(name, 0) for name in self.failures}
+        self.done = {name: state["done"].get(name, 0) for name in self.done}
+        if state["weight"].keys() == self._weight.keys():  # the shares of another schedule may have another unit
+            self._weight = dict(state["weight"])
         self._present = []
         self._open = [
             _Epoch(saved["number"], saved["size"], {"": deque(saved["left"])}, done=dict(saved["done"]))

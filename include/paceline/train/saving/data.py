@@ -62,6 +62,7 @@ def snapshot(loader: Iterable[Any]) -> dict[str, Any]:
     return {
         "global": rng.capture(),
         "own": [rng.generator_state(generator) for generator in _loader_generators(loader)],
+        "others": [rng.generator_state(generator) for generator in _other_generators(loader)],
     }
 
 
@@ -73,6 +74,15 @@ def rewind(loader: Iterable[Any], state: dict[str, Any]) -> None:
         raise bad_value("loader", f"{len(generators)} generators", f"{len(state['own'])}, as in the checkpoint")
     for generator, own in zip(generators, state["own"], strict=True):
         rng.restore_generator(generator, own)
+    generators, stored = _other_generators(loader), state.get("others", ())  # earlier versions stored none
+    if len(generators) == len(stored):
+        for generator, own in zip(generators, stored, strict=True):
+            rng.restore_generator(generator, own)
+    else:  # in each epoch, a sampler may create its generator with the same seed
+        log(
+            f"the samplers have {len(generators)} random generators, and had {len(stored)}: the order of the data may "
+            "differ from that before the restart, unless the samplers create their generators in __init__"
+        )
 
 
 class SharedGenerators:
@@ -82,7 +92,8 @@ class SharedGenerators:
     """
 
     def __init__(self) -> None:
-        found = {id(generator): generator for loader in torch_loaders() for generator in _loader_generators(loader)}
+        owned = (g for loader in torch_loaders() for g in (*_loader_generators(loader), *_other_generators(loader)))
+        found = {id(generator): generator for generator in owned}
         self._begun = [(generator, rng.generator_state(generator)) for generator in found.values()]
 
     def capture(self) -> list[tuple[Any, Any]]:
@@ -203,9 +214,19 @@ def _samplers(loader: Iterable[Any]) -> Iterator[Any]:
             sampler = inner if inner is not sampler else None
 
 
-def _loader_generators(loader: Iterable[Any]) -> list[Any]:
+def _generator_owners(loader: Iterable[Any]) -> list[Any]:
     # A sampler with ``set_epoch`` seeds its generator in each epoch, and Accelerate's sampler creates it only then.
-    owners = [loader, *(sampler for sampler in _samplers(loader) if not hasattr(sampler, "set_epoch"))]
-    generators = (getattr(owner, "generator", None) for owner in owners)
+    return [loader, *(sampler for sampler in _samplers(loader) if not hasattr(sampler, "set_epoch"))]
+
+
+def _loader_generators(loader: Iterable[Any]) -> list[Any]:
+    generators = (getattr(owner, "generator", None) for owner in _generator_owners(loader))
     usable = (g for g in generators if hasattr(g, "get_state") and hasattr(g, "set_state"))
     return list({id(g): g for g in usable}.values())  # a loader and its sampler usually share a generator
+
+
+def _other_generators(loader: Iterable[Any]) -> list[Any]:
+    """Return the generators in attributes of other names or of other kinds than those of torch's own samplers."""
+    known = {id(generator) for generator in _loader_generators(loader)}
+    values = (value for owner in _generator_owners(loader) for value in getattr(owner, "__dict__", {}).values())
+    return list({id(g): g for g in values if rng.is_generator(g) and id(g) not in known}.values())

@@ -79,8 +79,10 @@ def _seeds_of_later_imports() -> dict[str, Any]:
     if torch is not None and "torch" not in _states:
         seeds["torch_seed"] = torch.initial_seed()
     if numpy is not None and "numpy" not in _states:
-        sequence = numpy.random.get_bit_generator().seed_seq  # None after `numpy.random.seed`
-        seeds["numpy_entropy"] = sequence and sequence.entropy
+        public = hasattr(numpy.random, "get_bit_generator")  # since numpy 1.24
+        generator = numpy.random.get_bit_generator() if public else numpy.random.mtrand._rand._bit_generator
+        sequence = generator.seed_seq if hasattr(generator, "seed_seq") else generator._seed_seq  # before numpy 1.25
+        seeds["numpy_entropy"] = sequence and sequence.entropy  # None after `numpy.random.seed`
     return seeds
 
 

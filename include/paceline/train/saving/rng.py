@@ -14,8 +14,7 @@ from paceline.train._values import log
 
 def capture() -> dict[str, Any]:
     """Return the states of the global generators of Python and, if imported, of torch, CUDA and numpy."""
-    version, internal, gauss_next = random.getstate()
-    state: dict[str, Any] = {"python": [version, list(internal), gauss_next]}
+    state: dict[str, Any] = {"python": generator_state(random)}
     torch = sys.modules.get("torch")
     if torch is not None:
         state["torch"] = torch.get_rng_state()
@@ -29,8 +28,7 @@ def capture() -> dict[str, Any]:
 
 def restore(state: dict[str, Any]) -> None:
     """Restore the states that ``capture`` returned."""
-    version, internal, gauss_next = state["python"]
-    random.setstate((version, tuple(internal), gauss_next))
+    restore_generator(random, state["python"])
     if "torch" in state:
         import torch
 
@@ -47,8 +45,28 @@ def restore(state: dict[str, Any]) -> None:
         restore_generator(numpy.random, state["numpy"])
 
 
+def is_generator(value: Any) -> bool:
+    """Return whether ``value`` is a random number generator of Python, torch or numpy.
+
+    >>> is_generator(random.Random(1)), is_generator(random)
+    (True, False)
+    """
+    kinds: list[Any] = [random.Random]
+    if (torch := sys.modules.get("torch")) is not None:
+        kinds.append(torch.Generator)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and hasattr(numpy, "random"):
+        kinds += numpy.random.Generator, numpy.random.RandomState
+    return type(value) in kinds
+
+
 def generator_state(generator: Any) -> Any:
-    """Return the state of a torch generator, or of a numpy ``RandomState``, as a tensor or a list of plain values."""
+    """Return the state of a generator of torch as a tensor, that of one of Python or numpy as plain values."""
+    if hasattr(generator, "getstate"):
+        version, internal, gauss_next = generator.getstate()
+        return [version, list(internal), gauss_next]
+    if not hasattr(generator, "get_state"):
+        return _plain(generator.bit_generator.state)
     state = generator.get_state()
     if not isinstance(state, tuple):
         return state
@@ -58,12 +76,25 @@ def generator_state(generator: Any) -> Any:
 
 def restore_generator(generator: Any, state: Any) -> None:
     """Restore a state that ``generator_state`` returned."""
+    if hasattr(generator, "getstate"):
+        version, internal, gauss_next = state
+        generator.setstate((version, tuple(internal), gauss_next))
+        return
+    if not hasattr(generator, "get_state"):
+        generator.bit_generator.state = state
+        return
     if isinstance(state, list):
         import numpy
 
         name, keys, *others = state
         state = (name, numpy.array(keys, dtype=numpy.uint32), *others)
     generator.set_state(state)
+
+
+def _plain(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {name: _plain(value) for name, value in state.items()}
+    return state.tolist() if hasattr(state, "tolist") else state
 
 
 def for_rank(rank: int, done: int, state: dict[str, Any]) -> dict[str, Any]:

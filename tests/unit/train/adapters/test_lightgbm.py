@@ -172,6 +172,31 @@ def test_data_set_without_raw_data_is_rejected_where_a_restart_would_need_it(tmp
     assert train(PacelineCallback(), data=data).num_trees() == 5
 
 
+def test_values_of_numpy_from_a_metric_continue(tmp_path, restart_process):
+    def script(killed=None, **options):
+        history, data = {}, lightgbm.Dataset(*DATA)
+        valid = lightgbm.Dataset(*DATA, reference=data)
+
+        def metric(predictions, data):
+            return "closeness", np.float32(1 / (1 + np.abs(predictions - data.get_label()).mean())), np.bool_(True)
+
+        def kill(env):
+            if env.iteration == killed:
+                raise Killed
+
+        others = [lightgbm.early_stopping(3, verbose=False), lightgbm.record_evaluation(history), kill]
+        callbacks = [PacelineCallback(**options), *others]
+        lightgbm.train({"verbose": -1, "metric": "None"}, data, 5, [valid], feval=metric, callbacks=callbacks)
+        return history["valid_0"]["closeness"]
+
+    undisturbed = script()
+    restart_process()
+    with pytest.raises(Killed):
+        script(killed=3, path=tmp_path, every_s=0)
+    restart_process()
+    assert script(path=tmp_path, every_s=0) == undisturbed == sorted(undisturbed)
+
+
 @pytest.mark.parametrize("rounds", [3, 7])
 def test_changed_number_of_rounds_is_named(tmp_path, restart_process, rounds):
     train(PacelineCallback(path=tmp_path))

@@ -37,6 +37,13 @@ for epoch in track_epochs(3):
     stop_early()
 time.sleep(60)
 """,
+    "after a break out of enumerate()": """
+checkpoint(state=Kept(value=1))
+for number, batch in enumerate(track(range(5))):
+    break
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+""",
     "while XGBoost calls a function": """
 import numpy, xgboost
 from paceline.train.adapters.xgboost import PacelineCallback

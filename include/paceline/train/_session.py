@@ -218,6 +218,8 @@ class Session:
         if threading.current_thread() is not threading.main_thread():
             os.kill(os.getpid(), signal.SIGTERM)
             return
+        if not threading.main_thread().is_alive():  # the process is exiting: let the exit functions run
+            return
 
         def exit_if_outside(frame: FrameType, event: str, argument: Any) -> None:
             if not _drops_exceptions(frame):
@@ -226,11 +228,25 @@ class Session:
 
         sys.setprofile(exit_if_outside)  # called whenever a function begins or ends
 
+    def _repeat_dropped_exit(self) -> None:
+        """From now on, exit later if Python drops ``SystemExit``, as in a finalizer or a function that C code calls."""
+        hook = sys.unraisablehook
+
+        def exit_again(dropped: Any) -> None:
+            if isinstance(dropped.exc_value, SystemExit) and dropped.exc_value.code == EXIT_TERMINATED:
+                self.exit_outside()
+            else:
+                hook(dropped)
+
+        sys.unraisablehook = exit_again
+
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
         if os.getpid() != self._handler_pid:  # in a forked child process: apply the default action
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
-        elif self.loop is not None and (self.checkpoint is not None or self.worker is not None):
+            return
+        self._repeat_dropped_exit()
+        if self.loop is not None and (self.checkpoint is not None or self.worker is not None):
             if rank():
                 ranks.end_after_rank_0()
                 return

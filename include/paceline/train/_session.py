@@ -41,7 +41,6 @@ class Session:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.loop: LoopState | None = None
         self.epochs: EpochsState | None = None  # the loop over epochs that contains the loop over batches
         self.loops_started = 0  # number of loops in this process
         self.first_loop = 0  # number of loops before the last checkpoint() outside a loop
@@ -55,6 +54,8 @@ class Session:
         self.role: BatchSource | None = None  # set by data_parallel()
         self.worker: TrainingWorker | None = None  # set by the loop if there is a parameter server
         self.terminating = False
+        self.close_abandoned: Callable[..., None] | None = None  # closes a loop whose library has failed
+        self._loop: LoopState | None = None
         self._values: dict[str, Callable[[], float]] = {}
         self._report_counts: Counter[str] = Counter()
         self._resamples: dict[str, Resamples] = {}  # resamples of metrics that no line contains yet
@@ -68,6 +69,17 @@ class Session:
         self._reporter_pid: int | None = None
         self._handler_before: Any = None
         self._handler_pid: int | None = None
+
+    @property
+    def loop(self) -> LoopState | None:
+        """The current loop. One that an error in its library has left open is closed first."""
+        if self.close_abandoned is not None:
+            self.close_abandoned()
+        return self._loop
+
+    @loop.setter
+    def loop(self, loop: LoopState | None) -> None:
+        self._loop = loop
 
     def number_loop(self) -> int:
         """Return the number of the loop that begins, counted since ``checkpoint``.

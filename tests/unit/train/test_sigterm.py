@@ -97,6 +97,18 @@ for batch in track(range(5)):
 ctypes.CFUNCTYPE(None)(call)()
 time.sleep(60)
 """,
+    "after an error in XGBoost": """
+import numpy, xgboost
+from paceline.train.adapters.xgboost import PacelineCallback
+table = numpy.arange(40.0).reshape(20, 2)
+def fail(predictions, data):
+    raise ArithmeticError
+try:
+    xgboost.train({}, xgboost.DMatrix(table, table[:, 0]), 2, obj=fail, callbacks=[PacelineCallback()])
+except ArithmeticError:
+    os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+""",
     "while XGBoost calls a function": """
 import numpy, xgboost
 from paceline.train.adapters.xgboost import PacelineCallback

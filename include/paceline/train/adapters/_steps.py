@@ -252,7 +252,7 @@ class _WhenReady(OptimizerSteps):
     def __init__(self, ready: Callable[[], bool]) -> None:
         self._ready = ready
 
-    def complete(self, start: int, done: int) -> bool:
+    def complete(self, done: int) -> bool:
         return self._ready()
 
 

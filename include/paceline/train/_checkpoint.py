@@ -53,7 +53,7 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
     folder = checkpoint_folder(path)
     if folder is None or is_follower() or is_worker():
         return False
-    registered, loop = session.checkpoint, session.loop
+    loop, registered = session.loop, session.checkpoint
     if loop is not None:
         same = registered is not None and registered.folder == folder and _same_parts(registered, checked)
         if same:

@@ -111,8 +111,11 @@ class Lines:
         try:
             stream.write(f"{prefix}{line}\n")
             stream.flush()
-        except OSError:
+        except BrokenPipeError:
             self._stream = None  # the reader has closed the stream
+        except OSError:  # such as a full disk: part of the line may have been written
+            if self._end is not None:
+                self._end.unfinished = True
         except ValueError:  # the training code has closed it
             self._stream = sys.stderr if run_by_paceline() and self._stream is not sys.stderr else None
             self._end = None
@@ -203,8 +206,10 @@ class Text:
             if self._stream is not None:
                 self._stream.write(text)
                 self._stream.flush()
-        except (OSError, ValueError):
+        except (BrokenPipeError, ValueError):
             self._stream = None
+        except OSError:  # such as a full disk: the next text may be written again
+            pass
 
 
 class Bar(Text):

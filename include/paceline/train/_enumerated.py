@@ -42,7 +42,12 @@ def warn_of_gaps() -> None:
 
 
 def _checked(iterator: Iterator[T], name: str, itself: list[weakref.ref[Iterator[T]]]) -> Iterator[T]:
-    holders = gc.get_referrers(itself[0]())
+    _check_holders(gc.get_referrers(itself[0]()), name)
+    yield from iterator
+
+
+def _check_holders(holders: list[object], name: str) -> None:
+    """Log or refuse what counts from the start again. A generator that kept ``holders`` would keep itself alive."""
     if any(isinstance(holder, enumerate) for holder in holders) and is_worker():
         log(
             "enumerate(track(...)) counts the batches of this worker, from 0 when it joins: loop.done counts those of "
@@ -55,7 +60,6 @@ def _checked(iterator: Iterator[T], name: str, itself: list[weakref.ref[Iterator
     held = [holder for holder in holders if isinstance(holder, tuple)]
     if held and any(isinstance(holder, zip) for holder in gc.get_referrers(*held)):
         _refuse_or_log(f"zip({name}(...), ...) reads its other parts from their start", "read them in the loop")
-    yield from iterator
 
 
 def _refuse_or_log(fault: str, better: str) -> None:

@@ -233,6 +233,8 @@ class Loop(Generic[T]):
         self._gpu_share = session.gpu_share()
         source.open(self, session)
         self._start_point = (self.done, session.clock())
+        if session.checkpoint is not None and session.checkpoint.steps is not None:
+            session.checkpoint.steps.begin(self.done)
         self._adapt_to_share(session.clock())
         self._show_progress(session, "start")
         return source
@@ -365,7 +367,7 @@ class Loop(Generic[T]):
         if self.stopped:
             return True
         saver = session.checkpoint
-        resumable = saver is None or saver.steps is None or saver.steps.complete(self._start_point[0], self.done)
+        resumable = saver is None or saver.steps is None or saver.steps.complete(self.done)
         is_due = saver is not None and now_s >= saver.next_save_s and not self.nearly_done(now_s, saver.interval_s)
         self.total = max(self.total, self.done)
         if session.terminating and resumable:

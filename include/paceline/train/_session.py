@@ -41,7 +41,6 @@ class Session:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.loop: LoopState | None = None
         self.epochs: EpochsState | None = None  # the loop over epochs that contains the loop over batches
         self.loops_started = 0  # number of loops in this process
         self.first_loop = 0  # number of loops before the last checkpoint() outside a loop
@@ -55,6 +54,8 @@ class Session:
         self.role: BatchSource | None = None  # set by data_parallel()
         self.worker: TrainingWorker | None = None  # set by the loop if there is a parameter server
         self.terminating = False
+        self.close_abandoned: Callable[..., None] | None = None  # closes a loop whose library has failed
+        self._loop: LoopState | None = None
         self._values: dict[str, Callable[[], float]] = {}
         self._report_counts: Counter[str] = Counter()
         self._resamples: dict[str, Resamples] = {}  # resamples of metrics that no line contains yet
@@ -68,6 +69,17 @@ class Session:
         self._reporter_pid: int | None = None
         self._handler_before: Any = None
         self._handler_pid: int | None = None
+
+    @property
+    def loop(self) -> LoopState | None:
+        """The current loop. One that an error in its library has left open is closed first."""
+        if self.close_abandoned is not None:
+            self.close_abandoned()
+        return self._loop
+
+    @loop.setter
+    def loop(self, loop: LoopState | None) -> None:
+        self._loop = loop
 
     def number_loop(self) -> int:
         """Return the number of the loop that begins, counted since ``checkpoint``.
@@ -218,6 +230,8 @@ class Session:
         if threading.current_thread() is not threading.main_thread():
             os.kill(os.getpid(), signal.SIGTERM)
             return
+        if not threading.main_thread().is_alive():  # the process is exiting: let the exit functions run
+            return
 
         def exit_if_outside(frame: FrameType, event: str, argument: Any) -> None:
             if not _drops_exceptions(frame):
@@ -226,11 +240,25 @@ class Session:
 
         sys.setprofile(exit_if_outside)  # called whenever a function begins or ends
 
+    def _repeat_dropped_exit(self) -> None:
+        """From now on, exit later if Python drops ``SystemExit``, as in a finalizer or a function that C code calls."""
+        hook = sys.unraisablehook
+
+        def exit_again(dropped: Any) -> None:
+            if isinstance(dropped.exc_value, SystemExit) and dropped.exc_value.code == EXIT_TERMINATED:
+                self.exit_outside()
+            else:
+                hook(dropped)
+
+        sys.unraisablehook = exit_again
+
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
         if os.getpid() != self._handler_pid:  # in a forked child process: apply the default action
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
-        elif self.loop is not None and (self.checkpoint is not None or self.worker is not None):
+            return
+        self._repeat_dropped_exit()
+        if self.loop is not None and (self.checkpoint is not None or self.worker is not None):
             if rank():
                 ranks.end_after_rank_0()
                 return

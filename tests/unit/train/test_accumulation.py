@@ -55,6 +55,34 @@ def train(form, folder, die_at=None):
     return [parameter.tolist() for parameter in model.parameters()]
 
 
+def pretrain_and_finetune(folder, die_at=None):
+    """Train in two loops. The second accumulates over eight batches, and dies after some of them."""
+    torch.manual_seed(1)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    checkpoint(model=model, optimizer=optimizer, path=folder, every_s=0)
+    loader = DataLoader(TensorDataset(torch.rand(8, 2)), batch_size=1)
+    for accumulate in (1, 8):
+        for number, (x,) in track(loader, epochs=2).enumerate(1):
+            if accumulate == 8 and number == die_at:
+                raise DiedError
+            model(x).square().mean().backward()
+            if number % accumulate == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    return [parameter.tolist() for parameter in model.parameters()]
+
+
+def test_accumulated_gradients_of_a_second_loop_survive_a_death(tmp_path, restart_process):
+    undisturbed = pretrain_and_finetune(tmp_path / "undisturbed")
+    for die_at in range(1, 17):
+        restart_process()
+        with pytest.raises(DiedError):
+            pretrain_and_finetune(tmp_path / str(die_at), die_at)
+        restart_process()
+        assert pretrain_and_finetune(tmp_path / str(die_at)) == undisturbed, die_at
+
+
 @pytest.mark.parametrize("form", [by_hand, with_accelerate])
 def test_accumulated_gradients_survive_a_death_at_each_batch(tmp_path, restart_process, form):
     undisturbed = train(form, tmp_path / "undisturbed")
@@ -66,16 +94,26 @@ def test_accumulated_gradients_survive_a_death_at_each_batch(tmp_path, restart_p
         assert train(form, tmp_path / str(die_at)) == undisturbed, die_at
 
 
+class Batches:
+    """Runs loops over batches, and makes steps of an optimizer in some of the batches."""
+
+    def __init__(self, optimizer):
+        self._optimizer, self._done = optimizer, 0
+        self._steps = OptimizerSteps([optimizer], lambda: self._done)
+
+    def run(self, steps_at, batches, first=0):
+        """Run a loop from batch ``first`` on; return whether the steps are complete after each of its batches."""
+        self._steps.begin(first)
+        answers = []
+        for self._done in range(first, first + batches):
+            if self._done in steps_at:
+                self._optimizer.step()
+            answers.append(self._steps.complete(self._done + 1))
+        return answers
+
+
 def complete(steps_at, batches, optimizer):
-    """Return whether the steps are complete after each batch, with steps in some of the batches."""
-    done = 0
-    steps = OptimizerSteps([optimizer], lambda: done)
-    answers = []
-    for done in range(batches):
-        if done in steps_at:
-            optimizer.step()
-        answers.append(steps.complete(0, done + 1))
-    return answers
+    return Batches(optimizer).run(steps_at, batches)
 
 
 @pytest.fixture
@@ -92,6 +130,21 @@ def test_steps_are_complete_after_the_batch_of_a_step(optimizer):
 def test_wait_for_a_step_ends_if_none_is_to_be_expected(optimizer):
     assert complete(set(), 64, optimizer) == [False] * 63 + [True]
     assert complete({0, 2}, 14, optimizer) == [True, False, True] + [False] * 7 + [True] * 4
+
+
+@pytest.mark.parametrize("first", [0, 16])
+def test_long_accumulations_are_complete_only_after_their_steps(optimizer, first):
+    """Also the first two of a loop, and of one that resumes."""
+    steps_at = {first + 7, first + 15, first + 23}
+    assert Batches(optimizer).run(steps_at, 24, first) == ([False] * 7 + [True]) * 3
+
+
+@pytest.mark.parametrize("batches_before", [1, 7, 79])
+def test_steps_of_another_loop_do_not_complete_those_of_this_one(optimizer, batches_before):
+    batches = Batches(optimizer)
+    batches.run(set(range(batches_before)), batches_before)
+    optimizer.step()  # between the loops
+    assert batches.run({7, 15}, 16) == ([False] * 7 + [True]) * 2
 
 
 def test_objects_without_steps_are_always_complete():

@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import io
 import os
@@ -112,6 +113,40 @@ def test_closed_output_does_not_end_the_loop(display):
     shown.close()
     with pytest.raises(BrokenPipeError):
         stream.close()
+
+
+class FullForAMoment(io.StringIO):
+    """A file whose second write fails after a part of the text: its disk is full."""
+
+    def __init__(self, error):
+        super().__init__()
+        self._errors = [None, error]
+
+    def write(self, text):
+        if (error := self._errors.pop(0) if self._errors else None) is not None:
+            super().write(text[:9])
+            raise error
+        return super().write(text)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), BlockingIOError()], ids=str)
+def test_progress_lines_continue_after_a_failed_write(error):
+    stream = FullForAMoment(error)
+    lines = Lines(stream)
+    for done in range(1, 6):
+        lines.show(replace(HALF, done=done))
+    parsed = [parse_line(line) for line in stream.getvalue().splitlines()]
+    assert [progress.done for progress in parsed if progress is not None] == [1, 3, 4, 5]
+
+
+@pytest.mark.parametrize("display", [Text, Bar])
+def test_text_continues_after_a_failed_write(monkeypatch, display):
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    stream = FullForAMoment(OSError(errno.ENOSPC, "No space left on device"))
+    shown = display(stream)
+    for done in (1, 2, 3):
+        shown.show(replace(HALF, done=done))
+    assert "3/10 batches" in stream.getvalue()
 
 
 def test_job_prints_progress_lines_even_on_a_terminal():

@@ -22,21 +22,21 @@ def local_variables(function: Callable[..., Any]) -> dict[str, Any]:
     Traceback (most recent call last):
     RuntimeError: PacelineCallback was called outside paceline.train.adapters._frames.train, expected a call by train()
     """
-    for frame in _calls(function):
+    for frame in _calls(function, sys._getframe()):
         return frame.f_locals
     name = f"{function.__module__}.{function.__name__}"
     raise RuntimeError(f"PacelineCallback was called outside {name}, expected a call by {function.__name__}()")
 
 
-def running_calls(function: Callable[..., Any]) -> int:
-    """Return how many calls of ``function`` run in this thread."""
-    return sum(1 for _ in _calls(function))
+def running_calls(function: Callable[..., Any], thread: int) -> int:
+    """Return how many calls of ``function`` run in the thread with this identifier; 0 if the thread has ended."""
+    return sum(1 for _ in _calls(function, sys._current_frames().get(thread)))
 
 
-def _calls(function: Callable[..., Any]) -> Iterator[FrameType]:
-    """Yield the running calls of ``function`` in this thread, the innermost first."""
-    code, frame = inspect.unwrap(function).__code__, sys._getframe(1)
+def _calls(function: Callable[..., Any], frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the running calls of ``function`` that have led to ``frame``, the innermost first."""
+    code = inspect.unwrap(function).__code__
     while frame is not None:
         if frame.f_code is code:
             yield frame
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back

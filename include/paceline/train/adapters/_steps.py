@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from paceline.train import _session
 from paceline.train._loop import Loop
@@ -49,7 +49,8 @@ class Steps:
         Function that returns whether ``write`` can write the state right now, if not always. Until then, ``advance``
         neither saves nor ends on SIGTERM.
     within:
-        The library's training function, if its callbacks are not informed of an error that ends the training.
+        The library's training function, if its callbacks are not informed of an error that ends the training. Create
+        ``Steps`` in a callback of it.
 
     Raises
     ------
@@ -67,8 +68,6 @@ class Steps:
     2
     """
 
-    _running: ClassVar[Steps | None] = None
-
     def __init__(
         self,
         write: Callable[[Path], None],
@@ -84,14 +83,15 @@ class Steps:
                 f"${ENV_SERVER}: a parameter server cannot train with a library's own training loop; train in a single "
                 "job, or write the loop with paceline.train.track"
             )
-        if Steps._running is not None and Steps._running._is_abandoned(within):
-            Steps._running.close()
         session = _session.current
+        if session.close_abandoned is not None:
+            session.close_abandoned(within)
         interval_s = check_every_s(every_s)
         folder = checkpoint_folder(path)
         self.restored: Path | None = None  # folder with the library's files, to be read before the first step
         self.resume: Resume | None = None
         self._within, self._thread = within, threading.get_ident()
+        self._calls = 0 if within is None else running_calls(within, self._thread)
         self._loop: Loop[int] | None = None
         self._steps: Iterator[int] | None = None
         self._saver: LibraryCheckpoint | None = None
@@ -175,8 +175,8 @@ class Steps:
             session.checkpoint = self._saver
             session.handle_sigterm()
         if session.loop is None:
-            Steps._running = self
             session.loop = self._loop  # for reports and stop_early() before the first step, when callbacks are replayed
+            session.close_abandoned = self._close_abandoned if self._calls else None
         _threads.library_pool = pool
 
     def advance(self) -> bool:
@@ -227,18 +227,19 @@ class Steps:
         if steps is not None:
             steps.close()  # type: ignore[attr-defined]
 
-    def _is_abandoned(self, within: Callable[..., Any] | None) -> bool:
-        """Return whether an error had ended the library's call before this call of ``within``."""
-        if self._within is None or self._thread != threading.get_ident():
-            return False
-        return running_calls(self._within) == (self._within is within)
+    def _close_abandoned(self, new: Callable[..., Any] | None = None) -> None:
+        """Close the loop if an error has ended the library's call, perhaps before the ``new`` call in this thread."""
+        assert self._within is not None
+        in_its_place = new is self._within and self._thread == threading.get_ident()
+        if running_calls(self._within, self._thread) < self._calls + in_its_place:
+            self.close()
 
     def _forget(self) -> None:
         self._steps = None
-        if Steps._running is self:
-            Steps._running = None
         _threads.library_pool = None
         session = _session.current
+        if session.close_abandoned == self._close_abandoned:
+            session.close_abandoned = None
         if session.loop is self._loop:
             session.loop = None
         if session.checkpoint is self._saver:
@@ -251,7 +252,7 @@ class _WhenReady(OptimizerSteps):
     def __init__(self, ready: Callable[[], bool]) -> None:
         self._ready = ready
 
-    def complete(self, start: int, done: int) -> bool:
+    def complete(self, done: int) -> bool:
         return self._ready()
 
 

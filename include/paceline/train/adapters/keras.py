@@ -87,11 +87,13 @@ class PacelineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if iterator.num_batches is None:
             raise bad_value("steps_per_epoch", None, "the number of batches, because the data has no length")
         self._batches = math.ceil(iterator.num_batches / iterator.steps_per_execution)
-        if self._steps is not None:
-            self._steps.close()
         self._others = CallbackStates(others)
         steps = self._steps = Steps(
-            self._save, fingerprint=identity(self.model, fit), path=self._path, every_s=self._every_s
+            self._save,
+            fingerprint=identity(self.model, fit),
+            path=self._path,
+            every_s=self._every_s,
+            within=keras.Model.fit,
         )
         self._step_ended = self._in_epoch = False
         first = self.model._initial_epoch or fit["initial_epoch"]  # the first is set by BackupAndRestore

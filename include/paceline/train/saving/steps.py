@@ -27,25 +27,22 @@ class OptimizerSteps:
 
     def __init__(self, parts: Iterable[Any], batches_done: Callable[[], int]) -> None:
         self._batches_done = batches_done
-        self._last: int | None = None  # batches done before the batch of the last step
-        self._longest = 0  # most batches from one step to the next
+        self.begin(0)
         optimizers = {id(owner): owner for owner in (getattr(part, "optimizer", part) for part in parts)}
         hooks = (getattr(optimizer, "register_step_post_hook", None) for optimizer in optimizers.values())
         self._watches = [hook(self._on_step) for hook in hooks if callable(hook)]
 
+    def begin(self, done: int) -> None:
+        """Begin a loop of which ``done`` batches are done, without the gradients of another loop."""
+        self._last = done - 1  # batches done before the batch of the last step; the loop begins as after a step
+        self._longest = 0  # most batches from one step to the next; 0 before the first step
+
     def _on_step(self, *_: Any) -> None:
         done = self._batches_done()
-        if self._last is not None:
-            self._longest = max(self._longest, done - self._last)
+        self._longest = max(self._longest, done - self._last)
         self._last = done
 
-    def complete(self, start: int, done: int) -> bool:
-        """Return whether the last of ``done`` batches made a step; also if none is to be expected any more.
-
-        ``start`` is the number of batches done when this process started the loop.
-        """
-        if not self._watches or done == start:
-            return True
-        if self._last is None or self._last < start:
-            return done - start >= _UNSEEN_BATCHES
-        return self._last >= done - 1 or done - self._last > _LONGER * max(self._longest, 1)
+    def complete(self, done: int) -> bool:
+        """Return whether the last of ``done`` batches made a step; also if none is to be expected any more."""
+        waiting = done - 1 - self._last
+        return not self._watches or not waiting or waiting >= (_LONGER * self._longest or _UNSEEN_BATCHES)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from paceline.testing.adapter_contract import EXIT_CODES, AdapterContract
-from paceline.train import report
+from paceline.train import _session, report, track
 from paceline.train.adapters._keras_state import identity
 from paceline.train.adapters.keras import PacelineCallback, keras
 
@@ -174,6 +174,21 @@ def test_model_can_be_trained_again_in_the_same_process(capsys, monkeypatch):
         model.fit(np.zeros((4, 1)), np.zeros(4), batch_size=2, epochs=2, callbacks=[callback], verbose=0)
     report(auc=0.5)
     assert capsys.readouterr().out.count('"done":4,"total":4,"epoch":1,"epochs":2,"event":"finish"') == 2
+
+
+@pytest.mark.parametrize("then", ["fit", "track"])
+def test_training_after_an_error_shows_its_progress(then):
+    class Failing(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        fit(make_model(), callbacks=[Failing()])
+    if then == "fit":
+        fit(make_model())
+    else:
+        list(track("abcd"))
+    assert (_session.current.last.event, _session.current.last.done) == ("finish", 4)
 
 
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):

@@ -114,6 +114,17 @@ def test_call_within_the_loop_is_rejected(tmp_path):
             checkpoint(SGDRegressor(), path=tmp_path)
 
 
+def test_call_after_an_error_in_another_training_is_not_within_its_loop(tmp_path):
+    def fail(predictions, data):
+        raise ArithmeticError
+
+    xgboost = pytest.importorskip("xgboost")
+    callback = pytest.importorskip("paceline.train.adapters.xgboost").PacelineCallback()
+    with pytest.raises(ArithmeticError):
+        xgboost.train({"nthread": 1}, xgboost.DMatrix(X, Y), 2, obj=fail, callbacks=[callback])
+    assert isinstance(checkpoint(SGDRegressor(), path=tmp_path), SGDRegressor)
+
+
 def test_worker_of_a_parameter_server_is_rejected(monkeypatch):
     monkeypatch.setenv("PACELINE_SERVER", "127.0.0.1:1")
     with pytest.raises(RuntimeError, match="a parameter server cannot train"):

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -131,6 +132,90 @@ def test_closed_training_leaves_the_session_as_before(tmp_path, steps_done):
     library.steps.close()
     session = _session.current
     assert (session.loop, session.checkpoint, threads.library_pool) == (None, None, None)
+
+
+class LibraryError(Exception):
+    """An error in a library, which its training function does not tell its callbacks."""
+
+
+def library_train(body, folder=None, *, with_adapter=True):
+    """A library's training function: it trains two steps and calls ``body`` in each."""
+    steps = Steps(lambda folder: None, path=folder, every_s=0, within=library_train) if with_adapter else None
+    if steps is not None:
+        steps.start(2)
+    for _ in range(2):
+        if steps is not None:
+            steps.advance()
+        body()
+    if steps is not None:
+        steps.advance()
+
+
+def fail():
+    raise LibraryError
+
+
+def train_and_fail(folder=None):
+    with pytest.raises(LibraryError):
+        library_train(fail, folder)
+
+
+def train_and_fail_in_a_thread(folder=None):
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(train_and_fail, folder).result()
+
+
+FAILURES = pytest.mark.parametrize("fails", [train_and_fail, train_and_fail_in_a_thread])
+
+
+@FAILURES
+def test_loop_after_an_error_in_a_library_shows_its_progress(tmp_path, shown, fails):
+    fails(tmp_path)
+    assert list(track("abc")) == ["a", "b", "c"]
+    assert shown.events[-1] == ("finish", 3, 3)
+    assert _session.current.checkpoint is None
+
+
+@FAILURES
+def test_report_after_an_error_in_a_library_is_shown(shown, fails):
+    fails()
+    report(auc=0.5)
+    assert (shown.shown[-1].event, shown.shown[-1].metrics) == ("report", {"auc": 0.5})
+
+
+@FAILURES
+def test_stop_early_after_an_error_in_a_library_is_outside_a_loop(fails):
+    fails()
+    with pytest.raises(RuntimeError, match="outside a"):
+        stop_early()
+
+
+@FAILURES
+def test_training_after_an_error_in_a_library_shows_its_progress(shown, fails):
+    fails()
+    library_train(lambda: None)
+    assert shown.events[-1] == ("finish", 2, 2)
+
+
+def test_error_in_a_training_within_a_call_of_the_same_function_is_noticed(shown):
+    def train_within():
+        train_and_fail()
+        report(auc=0.5)
+        assert shown.events[-1][0] == "report"
+        train_and_fail()
+        library_train(lambda: None)
+        assert shown.events[-1] == ("finish", 2, 2)
+
+    library_train(train_within, with_adapter=False)
+
+
+def test_running_training_in_another_thread_stays_open(shown):
+    def read_in_another_thread():
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(list, track("abc")).result() == ["a", "b", "c"]  # as a nested loop
+
+    library_train(read_in_another_thread)
+    assert shown.events[-1] == ("finish", 2, 2)
 
 
 def test_training_as_the_body_of_track_epochs_is_rejected(tmp_path):

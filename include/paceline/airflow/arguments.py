@@ -24,19 +24,6 @@ if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
 
-def set_defaults(arguments: dict[str, Any], **defaults: Any) -> None:
-    """Set arguments of an operator that neither the task nor ``default_args`` of its DAG or task group gives.
-
-    >>> arguments = {"default_args": {"retries": 1}}
-    >>> set_defaults(arguments, retries=4, retry_delay=5)
-    >>> arguments
-    {'default_args': {'retries': 1}, 'retry_delay': 5}
-    """
-    for name, value in defaults.items():
-        if name not in (arguments.get("default_args") or {}):
-            arguments.setdefault(name, value)
-
-
 def read_fields(task: object, readers: Mapping[str, Reader], *, rendered: bool) -> None:
     """Replace each argument of a task with the result of the argument's reader.
 

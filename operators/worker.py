@@ -24,6 +24,7 @@ from ._others import Need, Question, task_states
 from ._start_failure import noting_start_failure
 from ._team import (
     check_plan,
+    check_unmapped,
     exclusions,
     fleet_runtime,
     key_conn_id,
@@ -126,6 +127,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
             raise InvalidInputError("worker", worker, f"a machine of the fleet: {names}") from None
         kwargs.setdefault("max_devices", machine.cores)
         super().__init__(retries=retries, **machine_arguments(kwargs, fleet, machine, gpus=machine.gpus))
+        check_unmapped(self)
         self.fleet = fleet
         self.worker = machine
         self.plan = plan

@@ -162,7 +162,7 @@ def code_digest(command: Sequence[str], files: Mapping[str, Path]) -> str:
 def _digest(values: Mapping[str, object], files: Iterable[tuple[str, Path]]) -> str:
     digest = hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16)
     for target, local in files:
-        digest.update(f"\0{target}\0{local.stat().st_size}\0".encode())
+        digest.update(f"\0{target}\0{local.stat().st_size}\0".encode(errors="surrogateescape"))
         with local.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)

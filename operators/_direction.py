@@ -1,4 +1,7 @@
-"""The name of the metric, and whether a greater score is better. Called by ``EvaluateOperator``."""
+"""The name of the metric, and whether a greater score is better. Called by ``EvaluateOperator``.
+
+Each library has losses of its own, so only the names of scores are known. All other metrics need the user's direction.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,19 @@ import re
 
 from paceline.errors import InvalidInputError
 
-# Words in the names of metrics of which a smaller value is better, besides those that end in "loss".
-_LOSSES = {
-    *("error", "errors", "err", "mae", "mse", "rmse", "nrmse", "rmsle", "msle", "mape", "smape", "nll", "bce"),
-    *("cost", "costs", "brier", "deviance", "perplexity", "ppl", "wer", "cer", "fid"),
+# Words in the names of scores of which a greater value is better. They may have a number, such as "map50".
+_SCORES = {
+    *("acc", "accuracy", "auc", "aucpr", "auprc", "auroc", "prauc", "rocauc", "ap", "map", "precision", "recall"),
+    *("f0", "f1", "f2", "fbeta", "fscore", "specificity", "sensitivity", "tpr", "tnr", "kappa", "mcc", "matthews"),
+    *("dice", "iou", "miou", "jaccard", "ndcg", "dcg", "mrr", "hit", "hits", "hitrate", "r2", "explained"),
+    *("corr", "corrcoef", "correlation", "pearson", "spearman", "kendall", "concordance"),
+    *("silhouette", "rand", "ari", "nmi", "ami", "bleu", "sacrebleu", "chrf", "meteor", "rouge", "psnr", "ssim"),
 }
+# Words that turn a score into something else, such as "accuracy_gap", besides those that end in "loss" or "error".
+_OPPOSITES = {
+    *("err", "neg", "negative", "minus", "distance", "gap", "drop", "std", "var", "cost", "time", "latency"),
+}
+_LOSSES = ("loss", "losses", "error", "errors")
 
 
 def check_metric(metric: object) -> str:
@@ -26,11 +37,25 @@ def check_metric(metric: object) -> str:
 
 
 def direction(metric: str, greater_is_better: object) -> bool:
-    """Return whether a greater score is better; raise InvalidInputError if only the user can know."""
-    words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", metric).lower())
+    """Return whether a greater score is better; raise InvalidInputError if only the user can know.
+
+    >>> direction("val_auc", None)
+    True
+    >>> direction("l2", None)
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: greater_is_better: got None, expected True or False, because 'l2' may be a \
+loss, an error or a cost
+    """
     if isinstance(greater_is_better, bool):
         return greater_is_better
-    if greater_is_better is None and not any(word.endswith("loss") or word in _LOSSES for word in words):
+    if greater_is_better is None and _is_score(metric):
         return True
-    reason = f", because {metric!r} may be a loss or an error" if greater_is_better is None else ""
+    reason = f", because {metric!r} may be a loss, an error or a cost" if greater_is_better is None else ""
     raise InvalidInputError("greater_is_better", greater_is_better, f"True or False{reason}")
+
+
+def _is_score(metric: str) -> bool:
+    words = re.findall(r"[a-z]+\d*", re.sub(r"(?<=[a-z]{2})(?=[A-Z])", "_", metric).lower())  # "mIoU" is one word
+    if re.match(r"1\s*-", metric) or any(word in _OPPOSITES or word.endswith(_LOSSES) for word in words):
+        return False
+    return any(word in _SCORES or word.rstrip("0123456789") in _SCORES for word in words)

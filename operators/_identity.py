@@ -51,5 +51,5 @@ def job_labels(context: Context) -> dict[str, str]:
 def unique_name(readable: str, *parts: str) -> str:
     """Return a name from ``readable`` and a digest of ``parts``, which must be unique on the engine."""
     full = "\0".join(parts)
-    short = re.sub(r"[^a-z0-9]+", "-", readable.lower()).strip("-")[:40].strip("-")
+    short = re.sub(r"[^a-z0-9]+", "-", readable.lower()).strip("-")[:40].strip("-") or "job"
     return f"{short}-{hashlib.sha256(full.encode()).hexdigest()[:12]}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Collection, Iterable
 from glob import escape
 from pathlib import Path
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
     from paceline.runtime import Job
+
+log = logging.getLogger(__name__)
 
 
 def default_output_path(ti: Any) -> str:
@@ -49,11 +53,12 @@ def collect_output(job: Job, destination: str, previous: Iterable[str] = ()) -> 
     """
     place = storage_path(destination)
     if is_local(place):
-        names = job.collect(Path(place.path))
+        output = Path(place.path)
+        names = _escape_names(output, job.collect(output))
     else:
         with TemporaryFolder() as scratch:
             output = scratch / "output"
-            names = job.collect(output)
+            names = _escape_names(output, job.collect(output))
             for number, name in enumerate(names):
                 _remove(place / name)
                 # `copy` would interpret "[", "*" and "?" in the name of its source as a pattern.
@@ -64,6 +69,24 @@ def collect_output(job: Job, destination: str, previous: Iterable[str] = ()) -> 
         if name not in names and name not in ("", ".", "..") and "/" not in name:
             _remove(place / name)
     return names
+
+
+def _escape_names(output: Path, names: Iterable[str]) -> list[str]:
+    """Rename collected files and folders whose names are not UTF-8, which neither Airflow nor object stores accept."""
+    for top in names:
+        for path in (*sorted((output / top).rglob("*"), reverse=True), output / top):  # the content of a folder first
+            stored = path.with_name(_escaped(path.name))
+            if stored != path:
+                _remove(storage_path(str(stored)))  # an earlier copy
+                path.rename(stored)
+                name = str(path.relative_to(output))
+                log.warning("%r of the job's output is stored as %r, because its name is not UTF-8", name, stored.name)
+    return [_escaped(top) for top in names]
+
+
+def _escaped(name: str) -> str:
+    """Return a name with ``%E8`` for each byte that is not UTF-8, such as E8."""
+    return re.sub("[\udc80-\udcff]", lambda byte: f"%{ord(byte[0]) - 0xDC00:02X}", name)
 
 
 def describe_empty_output(job: Job, placed: Collection[str]) -> str:

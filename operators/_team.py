@@ -15,7 +15,7 @@ from paceline.train.parameter_server.plan import PlanError, read_plan
 from ._identity import run_start, unique_name
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperator, Context
 
     from paceline.fleet import Fleet, Machine
     from paceline.train.parameter_server.shards import SampleShare
@@ -61,6 +61,13 @@ def check_plan(plan: object, fleet: Fleet) -> None:
     """Raise InvalidInputError for an invalid plan when Airflow parses the DAG, unless it is known only at run time."""
     if not is_template(plan):
         sample_shares(plan, fleet)
+
+
+def check_unmapped(task: BaseOperator) -> None:
+    """Raise InvalidInputError for a task in a mapped group, whose instances would join one another's training."""
+    if (group := task.get_closest_mapped_task_group()) is not None:
+        accepted = "a group that is not mapped: a loop can create several distributed trainings"
+        raise InvalidInputError("task_group", group.group_id, accepted)
 
 
 def network_name(context: Context, training: str) -> str:

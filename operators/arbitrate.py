@@ -14,7 +14,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.hook import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
 
-from paceline.airflow.arguments import number, read_fields, set_defaults
+from paceline.airflow.arguments import number, read_fields
 from paceline.airflow.runtimes import Kubernetes
 from paceline.airflow.tasks import CheckedTask
 from paceline.airflow.values import Reader, is_template, text
@@ -80,6 +80,8 @@ class ArbiterOperator(CheckedTask, BaseOperator):
     conn_id:
         Airflow connection to Airflow's own API: host, port, login and password of a user with permission to read and
         edit the pool and the task instances of these jobs, and to create the pool if it is missing. (templated)
+    retries, retry_delay:
+        As for all tasks of Airflow, by default three retries after 5 s each.
 
     Returns
     -------
@@ -109,10 +111,12 @@ class ArbiterOperator(CheckedTask, BaseOperator):
         policy: str | Policy = "on_time_promises",
         every: float | timedelta = 180.0,
         lifetime: float | timedelta = 3600.0,
+        retries: int | None = 3,
+        retry_delay: timedelta | float = timedelta(seconds=5),
         **kwargs: Any,
     ) -> None:
-        set_defaults(kwargs, retries=3, retry_delay=timedelta(seconds=5))
-        super().__init__(**kwargs)  # do not pass on ``pool``, because the arbiter needs no slot of the pool
+        # Do not pass on ``pool``, because the arbiter needs no slot of the pool.
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         self.pool_name = pool
         self.devices = devices
         self.conn_id = conn_id

@@ -85,8 +85,8 @@ class EvaluateOperator(JobOperator):
     metric:
         Name of the score to compare.
     greater_is_better:
-        Whether a greater score is better: ``False`` for losses, errors and costs. By default, it is; a metric that is
-        named like a loss or an error, such as ``"val_loss"`` or ``"rmse"``, needs this argument.
+        Whether a greater score is better: ``False`` for losses, errors and costs. Optional for the usual scores, such
+        as ``"auc"``, ``"val_accuracy"``, ``"f1"``, ``"r2"`` and ``"ndcg@5"``, of which a greater value is better.
     data_window:
         The challenger's training data; stored with the version. If it contains the ``source`` of the data (a
         query or a file), as ``drift.output["window"]`` does, later drift checks can compare new data with this data

@@ -83,7 +83,7 @@ def train_on_fleet(
             task_id=SERVER_TASK,
             fleet=fleet,
             plan=plan,
-            training=group_id,
+            training=group.group_id,
             **{**shared, **(server or {})},
         )
         workers = [
@@ -93,7 +93,7 @@ def train_on_fleet(
                 worker=worker.name,
                 plan=plan,
                 server_task_id=parameter_server.task_id,
-                training=group_id,
+                training=group.group_id,
                 **shared,
                 **kwargs,
             )

@@ -15,6 +15,7 @@ from paceline.train.parameter_server.plan import PLAN, SERVER_COMMAND
 from ._others import Need
 from ._team import (
     check_plan,
+    check_unmapped,
     fleet_runtime,
     key_conn_id,
     machine_arguments,
@@ -95,6 +96,7 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         kwargs.setdefault("priority_weight", 1000)
         kwargs = machine_arguments(kwargs, fleet, machine)
         super().__init__(command=list(SERVER_COMMAND), min_devices=cores, max_devices=cores, **kwargs)
+        check_unmapped(self)
         self.fleet = fleet
         self.plan = plan
         check_plan(plan, fleet)

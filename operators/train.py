@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
-from paceline.airflow.arguments import set_defaults
 from paceline.airflow.callbacks import Callback, read_callbacks
 from paceline.airflow.places import check_kept
 from paceline.contract import CONTAINER, JobRecord
@@ -120,11 +119,13 @@ class DeadlineTrainingOperator(JobOperator):
     controller:
         ``"default"`` replans the remaining training at every step; ``"paper"`` is the published DECOR-NN controller,
         also with other gains: :class:`paceline.control.Gains`.
-    **kwargs:
-        Arguments of :class:`~paceline.operators._job.JobOperator`: ``script`` or ``command``, ``inputs``, ``runtime``,
-        ... A retry reconnects to the running job, or resumes it from its checkpoint. By
+    retries, retry_delay, retry_exponential_backoff:
+        As for all tasks of Airflow. A retry reconnects to the running job, or resumes it from its checkpoint. By
         default, there are four retries. Their delay starts at 5 s and doubles, so that the task survives a two-minute
         outage of the API server.
+    **kwargs:
+        Arguments of :class:`~paceline.operators._job.JobOperator`: ``script`` or ``command``, ``inputs``, ``runtime``,
+        ...
 
     Returns
     -------
@@ -180,10 +181,17 @@ class DeadlineTrainingOperator(JobOperator):
         checkpoint_to: str | None = _arguments.AUTO,
         on_deadline_alert: Callback | Sequence[Callback] = (),
         controller: str | Gains = "default",
+        retries: int | None = 4,
+        retry_delay: timedelta | float = timedelta(seconds=5),
+        retry_exponential_backoff: float = 2,
         **kwargs: Any,
     ) -> None:
-        set_defaults(kwargs, retries=4, retry_delay=timedelta(seconds=5), retry_exponential_backoff=2)
-        super().__init__(**kwargs)
+        super().__init__(
+            retries=retries,
+            retry_delay=retry_delay,
+            retry_exponential_backoff=retry_exponential_backoff,
+            **kwargs,
+        )
         self.deadline = deadline
         self.deadline_from = deadline_from
         self.alpha = alpha

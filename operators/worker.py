@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from paceline.airflow.arguments import set_defaults
 from paceline.airflow.values import Reader
 from paceline.errors import (
     InvalidInputError,
@@ -25,6 +24,7 @@ from ._others import Need, Question, task_states
 from ._start_failure import noting_start_failure
 from ._team import (
     check_plan,
+    check_unmapped,
     exclusions,
     fleet_runtime,
     key_conn_id,
@@ -67,6 +67,8 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         Task id of the parameter server.
     training:
         Name of the distributed training, as for the :class:`~paceline.operators.ParameterServerOperator`.
+    retries:
+        As for all tasks of Airflow. By default 3, because the server excludes a worker after three failures.
     **kwargs:
         Arguments of :class:`~paceline.operators.DeadlineTrainingOperator`. ``runtime`` is
         :class:`~paceline.operators.Docker`, without the engine, the memory and the GPUs of the machine, or, for a fleet
@@ -115,16 +117,17 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         plan: Mapping[str, Any] | str | Any,
         server_task_id: str,
         training: str = "training",
+        retries: int | None = 3,
         **kwargs: Any,
     ) -> None:
-        set_defaults(kwargs, retries=3)  # the server allows as many failures; the last retry is then skipped
         try:
             machine = checked_fleet(fleet).machine(worker)
         except KeyError:
             names = ", ".join(one.name for one in fleet.machines)
             raise InvalidInputError("worker", worker, f"a machine of the fleet: {names}") from None
         kwargs.setdefault("max_devices", machine.cores)
-        super().__init__(**machine_arguments(kwargs, fleet, machine, gpus=machine.gpus))
+        super().__init__(retries=retries, **machine_arguments(kwargs, fleet, machine, gpus=machine.gpus))
+        check_unmapped(self)
         self.fleet = fleet
         self.worker = machine
         self.plan = plan

@@ -19,22 +19,10 @@ from paceline.airflow.places import check_registry_location, storage_path
 from paceline.airflow.values import NOTHING, Reader, is_template, text
 from paceline.contract import Deadline
 from paceline.errors import InvalidInputError
+from paceline.runtime.checks import check_target
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
-
-
-def set_defaults(arguments: dict[str, Any], **defaults: Any) -> None:
-    """Set arguments of an operator that neither the task nor ``default_args`` of its DAG or task group gives.
-
-    >>> arguments = {"default_args": {"retries": 1}}
-    >>> set_defaults(arguments, retries=4, retry_delay=5)
-    >>> arguments
-    {'default_args': {'retries': 1}, 'retry_delay': 5}
-    """
-    for name, value in defaults.items():
-        if name not in (arguments.get("default_args") or {}):
-            arguments.setdefault(name, value)
 
 
 def read_fields(task: object, readers: Mapping[str, Reader], *, rendered: bool) -> None:
@@ -207,10 +195,12 @@ def local_copies(field: str, sources: Mapping[str, Any], scratch: Path) -> dict[
     Raises
     ------
     InvalidInputError
-        If a file or folder does not exist.
+        If a file or folder does not exist, or if its name is no relative path.
     """
     paths: dict[str, Path] = {}
-    for name, value in sources.items():
+    for name in sources:
+        check_target(field, name)
+    for number, (name, value) in enumerate(sources.items()):
         source = storage_path(path_or_url(f"{field}[{name!r}]", value))
         if not source.exists():
             place = f" on this worker, {socket.gethostname()}" if is_local(source) else ""
@@ -220,8 +210,8 @@ def local_copies(field: str, sources: Mapping[str, Any], scratch: Path) -> dict[
         if is_local(source):
             paths[name] = Path(source.path)
             continue
-        paths[name] = scratch / name
-        paths[name].parent.mkdir(parents=True, exist_ok=True)
+        paths[name] = scratch / str(number)  # not the name: one may be a folder in which another one lies, such as "."
+        scratch.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
             _copy_folder(field, source, paths[name])
         else:

@@ -22,7 +22,7 @@ from upath import UPath
 
 from paceline.errors import InvalidInputError
 from paceline.registry import _local
-from paceline.registry.manifest import FileRecord, ModelVersion, digest_of_files
+from paceline.registry.manifest import ACCEPTED_PATH, FileRecord, ModelVersion, digest_of_files, is_safe_path
 from paceline.runtime.temporary import TemporaryFolder
 
 _BLOCK = 1 << 20
@@ -199,9 +199,14 @@ def copy(
 
 
 def digest_of(root: UPath, field: str) -> str:
-    """Return the SHA-256 of the names, contents and executable bits of all files below ``root``."""
+    """Return the SHA-256 of the names, contents and executable bits of all files below ``root``.
+
+    Reject a name that a registry does not accept.
+    """
     files = {}
     for path in files_below(root, field):
+        if not is_safe_path(path):
+            raise InvalidInputError(field, path, ACCEPTED_PATH)
         sha256 = _digest_of_file(root, path)
         files[path] = FileRecord(size_bytes=0, sha256=sha256, executable=is_executable(root, path))
     return digest_of_files(files)

@@ -146,7 +146,8 @@ def _digest(folder: Path) -> str:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     digest = hashlib.blake2b(digest_size=16)
     for path in files:
-        digest.update(f"\0{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
+        about = f"\0{path.relative_to(folder)}\0{path.stat().st_size}\0"
+        digest.update(about.encode(errors="surrogateescape"))
         with path.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)

@@ -65,11 +65,11 @@ def check_spec(spec: JobSpec) -> None:
                 "environment", variable, "a variable whose value is a string without a NUL character"
             )
     for target, local in spec.files.items():
-        _check_target("files", target)
+        check_target("files", target)
         if not Path(local).is_file():
             raise InvalidInputError("files", str(local), f"an existing file to place at {target!r}")
     for target, local in spec.inputs.items():
-        _check_target("inputs", target)
+        check_target("inputs", target)
         if not Path(local).exists():
             raise InvalidInputError("inputs", str(local), f"an existing file or folder to place at {target!r}")
     if spec.checkpoint is not None and not spec.checkpoint.is_dir():
@@ -162,7 +162,7 @@ def code_digest(command: Sequence[str], files: Mapping[str, Path]) -> str:
 def _digest(values: Mapping[str, object], files: Iterable[tuple[str, Path]]) -> str:
     digest = hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16)
     for target, local in files:
-        digest.update(f"\0{target}\0{local.stat().st_size}\0".encode())
+        digest.update(f"\0{target}\0{local.stat().st_size}\0".encode(errors="surrogateescape"))
         with local.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
@@ -185,7 +185,8 @@ def check_user(user: object, allow_root: object, field: str = "user") -> None:
         raise InvalidInputError(field, user, "an unprivileged user, for example '65532:65532', or allow_root=True")
 
 
-def _check_target(field: str, target: str) -> None:
+def check_target(field: str, target: str) -> None:
+    """Raise unless ``target`` is a path below the folder of a job's files or of its inputs."""
     path = PurePosixPath(target)
     if path.is_absolute() or ".." in path.parts or "\0" in target or (field == "files" and not path.parts):
         raise InvalidInputError(field, target, "a relative path without '..'")

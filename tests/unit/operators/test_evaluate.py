@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -21,6 +22,7 @@ from paceline.contract import EVALUATION_XCOM
 from paceline.drift import DriftReport
 from paceline.errors import InvalidInputError
 from paceline.operators import EvaluateOperator, PromoteOperator
+from paceline.operators._direction import direction
 from paceline.operators._scoring import ScoringJobs
 from paceline.operators.improvement import ResampleCollector
 from paceline.registry import FileRegistry
@@ -215,10 +217,37 @@ def test_direction_of_the_metric_decides_which_model_is_better(
     assert (result["improvement"] > 0) is better
 
 
-@pytest.mark.parametrize("metric", ["loss", "val_loss", "logLoss", "RMSE", "mean_squared_error", "test-mae", "cost"])
-def test_metric_with_the_name_of_a_loss_needs_its_direction(evaluate_directly: Task, metric: str) -> None:
+# As scikit-learn, XGBoost, LightGBM, CatBoost, Keras and torchmetrics name them, and as users do.
+LOSSES = [
+    *("loss", "val_loss", "logLoss", "RMSE", "mean_squared_error", "test-mae", "cost", "neg_mean_squared_error"),
+    *("brier_score_loss", "davies_bouldin_score", "neg_log_likelihood", "jaccard_distance"),
+    *("merror", "error@0.7", "mlogloss", "poisson-nloglik", "gamma-deviance", "mphe", "rmsle"),
+    *("l1", "valid_0 l2", "quantile", "huber", "poisson", "tweedie", "kullback_leibler", "cross_entropy"),
+    *("Logloss", "MultiClass", "RMSE", "Lq", "LogCosh", "NumErrors", "BalancedErrorRate", "QuerySoftMax"),
+    *("binary_crossentropy", "kl_divergence", "val_hinge", "WordErrorRate", "FID"),
+    *("wape", "mase", "rmspe", "crps", "ece", "latency_ms", "profit", "score"),
+    *("auc_loss", "1-auc", "1 - accuracy", "accuracy_gap", "accuracy_std", "f1_error", "recall_latency_ms", "neg_auc"),
+]
+SCORES = [
+    *("auc", "val_AUC", "valid_0 auc", "auc_mu", "aucpr", "roc_auc_ovr_weighted", "PRAUC", "QueryAUC", "BinaryAUROC"),
+    *("acc", "accuracy", "BalancedAccuracy", "top_k_categorical_accuracy", "interval-regression-accuracy"),
+    *("f1", "F1 (macro)", "TotalF1", "F1Score", "f2", "fbeta_score", "precision", "recall@10", "specificity"),
+    *("ndcg@5", "map@3-", "mAP50", "mIoU", "MeanIoU", "dice", "JaccardIndex", "average_precision", "mrr"),
+    *("r2", "val_r2_score", "explained_variance", "MCC", "MatthewsCorrCoef", "cohen_kappa", "PearsonCorrCoef"),
+    *("bleu-4", "rougeL", "psnr", "ssim", "silhouette_score", "adjusted_rand_score"),
+]
+
+
+@pytest.mark.parametrize("metric", SCORES)
+def test_greater_is_better_by_default_for_a_known_score(metric: str) -> None:
+    assert direction(metric, None) is True
+    assert direction(metric, False) is False, "the user's argument replaces the default"
+
+
+@pytest.mark.parametrize("metric", LOSSES)
+def test_metric_that_is_not_a_known_score_needs_its_direction(evaluate_directly: Task, metric: str) -> None:
     with pytest.raises(
-        InvalidInputError, match=f"greater_is_better: got None, expected True or False, because '{metric}'"
+        InvalidInputError, match=f"greater_is_better: got None, expected True or False, because '{re.escape(metric)}'"
     ):
         evaluate_directly(0.7, metric=metric)
 
@@ -229,10 +258,10 @@ def test_metric_without_a_name_is_rejected_when_the_dag_is_parsed(evaluate_direc
         evaluate_directly(0.7, metric=metric)
 
 
-@pytest.mark.parametrize("direction", ["False", 0, "{{ params.direction }}"])
-def test_direction_that_is_not_a_bool_is_rejected(evaluate_directly: Task, direction: Any) -> None:
+@pytest.mark.parametrize("given", ["False", 0, "{{ params.direction }}"])
+def test_direction_that_is_not_a_bool_is_rejected(evaluate_directly: Task, given: Any) -> None:
     with pytest.raises(InvalidInputError, match="greater_is_better: got"):
-        evaluate_directly(0.7, greater_is_better=direction)
+        evaluate_directly(0.7, greater_is_better=given)
 
 
 @pytest.mark.parametrize("location", ["models/reg", "~/r", "s3:/b/r", "mlflow:/x"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import pandas as pd
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, TaskGroup, task_group
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from upath import UPath
 
@@ -26,6 +27,7 @@ from paceline.operators import (
     WorkerTrainingOperator,
     train_on_fleet,
 )
+from paceline.operators._team import network_name
 from paceline.profiles import FUNCTIONS, DeviceProfile, Learned, Origin
 from paceline.profiles.measured_training import MeasuredTraining
 from paceline.profiles.store import ProfileStore
@@ -261,6 +263,49 @@ def test_machine_with_the_name_of_another_task_is_rejected_when_the_dag_is_parse
     fleet = Fleet(machines=(GATE.model_copy(update={"name": name}),), parameter_server=SERVER)
     with DAG("dag", schedule=None), pytest.raises(InvalidInputError, match=rf"fleet.{name}.name: got '{name}'"):
         train_on_fleet(fleet=fleet, plan={"workers": {name: {"samples": 6}}}, script="train.py", deadline="1m")
+
+
+PLAN = {"workers": {"gate": {"samples": 6}}}
+WORKER = {"fleet": FLEET, "worker": "gate", "plan": PLAN, "server_task_id": "server"}
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        lambda **arguments: train_on_fleet(fleet=FLEET, plan=PLAN, **arguments),
+        lambda **arguments: WorkerTrainingOperator(task_id="gate", **WORKER, **arguments),
+        lambda **arguments: ParameterServerOperator(task_id="server", fleet=FLEET, plan=PLAN, deadline="1m"),
+    ],
+    ids=["group", "worker", "server"],
+)
+@pytest.mark.parametrize("inner", [False, True])
+def test_distributed_training_in_a_mapped_group_is_rejected_when_the_dag_is_parsed(train, inner):
+    @task_group
+    def region(script):
+        with TaskGroup("inner") if inner else nullcontext():
+            train(script=script, deadline="1m")
+
+    with (
+        DAG("dag", schedule=None),
+        pytest.raises(InvalidInputError, match="task_group: got 'region', expected a group"),
+    ):
+        region.expand(script=["north.py", "south.py"])
+
+
+def test_groups_with_the_same_id_in_other_groups_have_networks_of_their_own():
+    with DAG("dag", schedule=None) as dag:
+        for region in ("north", "south"):
+            with TaskGroup(region):
+                train_on_fleet(fleet=FLEET, plan=PLAN, script="train.py", deadline="1m")
+    tasks = dag.task_dict
+    networks = {
+        region: {
+            network_name(CONTEXT, tasks[f"{region}.train.{name}"].training) for name in ("parameter_server", "gate")
+        }
+        for region in ("north", "south")
+    }
+    assert [len(names) for names in networks.values()] == [1, 1], "the tasks of a training meet in one network"
+    assert networks["north"] != networks["south"]
 
 
 def test_group_and_machine_given_wrongly_are_rejected_when_the_dag_is_parsed():

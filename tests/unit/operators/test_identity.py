@@ -5,10 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from types import SimpleNamespace
 
+import pytest
+
 from paceline.operators import DeadlineTrainingOperator
-from paceline.operators._identity import job_labels
+from paceline.operators._identity import job_labels, unique_name
 from paceline.operators._team import network_name
 from paceline.run import MemoryState
+from paceline.runtime import JobSpec
+from paceline.runtime.checks import check_spec
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -35,6 +39,12 @@ def test_cleared_run_uses_the_names_and_labels_of_its_first_job():
     first, cleared = context(state=state), context(NOON.replace(hour=14), state=state)
     assert task.job_name(first) == task.job_name(cleared) != task.job_name(context(NOON.replace(hour=14)))
     assert job_labels(first) == job_labels(cleared)
+
+
+@pytest.mark.parametrize("readable", ["训练", "---", "Überwachung/日", "a" * 300])
+def test_names_that_airflow_accepts_become_names_of_jobs(readable):
+    check_spec(JobSpec(name=unique_name(readable, "a"), command=["python"], devices=1))
+    assert unique_name(readable, "a") != unique_name(readable, "b")
 
 
 def test_network_name_is_stable_and_unique():

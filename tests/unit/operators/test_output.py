@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,3 +81,23 @@ def test_only_stale_output_of_the_task_is_removed(tmp_path: Path, remote: bool) 
     assert sorted(path.name for path in storage_path(place).iterdir()) == ["mine", "model"]
     assert storage_path(f"{beside}/kept").exists()
     assert storage_path(f"{place}/model").read_text() == "new"
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_names_that_are_not_utf_8_are_stored_with_escapes(
+    tmp_path: Path, remote: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = f"memory://models/{tmp_path.name}" if remote else str(tmp_path / "out")
+    latin, earlier = os.fsdecode(b"mod\xe8le"), None
+    for text in ("old", "new"):
+        job = job_with_output(**{latin: text, f"{latin}-folder__deep__{latin}": text, "größe": text})
+        names = collect_output(job, place, earlier or ())
+        assert sorted(names) == ["größe", "mod%E8le", "mod%E8le-folder"]
+        assert earlier in (None, names)
+        earlier = names
+        files = [path for path in storage_path(place).rglob("*") if path.is_file()]
+        found = {path.path.partition(f"{storage_path(place).path}/")[2]: path.read_text() for path in files}
+        assert found == {"größe": text, "mod%E8le": text, "mod%E8le-folder/deep/mod%E8le": text}
+    assert "'mod\\udce8le' of the job's output is stored as 'mod%E8le', because its name is not UTF-8" in caplog.text
+    collect_output(job_with_output(model="model"), place, names)
+    assert {path.name for path in storage_path(place).iterdir()} == {"model"}

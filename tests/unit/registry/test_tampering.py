@@ -266,6 +266,14 @@ def test_link_in_a_model_folder_is_rejected(
     assert registry.versions(name) == []
 
 
+@pytest.mark.parametrize("unsafe", [os.fsdecode(b"mod\xe8le"), "a\\b"])
+def test_unsafe_name_in_a_model_folder_is_rejected(registry: Registry, name: str, model_dir: Path, unsafe: str) -> None:
+    (model_dir / unsafe).touch()
+    for call in (lambda: registry.register(model_dir, name=name), lambda: storage.digest_of(UPath(model_dir), "model")):
+        with pytest.raises(InvalidInputError, match=r"^model.*: got .*, expected file names in UTF-8"):
+            call()
+
+
 @pytest.mark.parametrize("link", ["weights.pt", "vocabulary"])
 def test_link_that_replaces_a_checked_file_is_not_followed_by_register(
     registry: Registry, name: str, model_dir: Path, secret: Path, link: str, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ class CheckpointingJob:
             raise value
         if value:
             (destination / "step").write_text(value)
+            (destination / os.fsdecode(b"\xe8")).touch()  # users choose the names of files
         return ["step"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,15 @@ def test_digest_depends_on_file_contents(spec: JobSpec, tmp_path: Path) -> None:
     before = spec_digest(spec)
     (tmp_path / "data" / "deep" / "a.bin").write_bytes(b"b")
     assert spec_digest(spec) != before
+
+
+def test_digest_depends_on_names_that_are_not_utf_8(spec: JobSpec, tmp_path: Path) -> None:
+    digests = {spec_digest(spec)}
+    for number, name in enumerate((b"\xe8", b"\xe9")):
+        (tmp_path / "data" / os.fsdecode(name)).touch()
+        digests.add(spec_digest(spec))
+        assert len(digests) == number + 2
+        (tmp_path / "data" / os.fsdecode(name)).unlink()
 
 
 def test_share_of_gpus_is_at_most_their_number(spec: JobSpec) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
@@ -42,6 +42,7 @@ from paceline.registry.manifest import (
     ModelVersion,
     Promotion,
     ReferenceFile,
+    StoredPromotion,
     VersionSummary,
     check_contents,
     check_digests,
@@ -53,7 +54,7 @@ from paceline.registry.manifest import (
 
 _MANIFEST = "manifest.json"
 _DELETING = "deleting"
-_MAX_SHOWN_BYTES = 10**6  # of a record that a server reads for its pages
+_MAX_SHOWN_BYTES, _MOST_SHOWN = 10**6, 1000  # of records that a server reads for its pages: size, and number
 
 
 class FileRegistry:
@@ -69,7 +70,8 @@ class FileRegistry:
         ROOT/NAME/versions/000001/deleting              marks a version that is being deleted
         ROOT/NAME/keys/….json                           the version number of a registration key
         ROOT/NAME/keys/…-2.json                         its next number, after the first has become unusable
-        ROOT/NAME/promotions/000001.json                a change of the champion; the newest is current
+        ROOT/NAME/promotions/000001.json                a change of the champion; the newest is current. A deletion
+                                                        repeats the newest as the next one
 
     Parameters
     ----------
@@ -217,10 +219,10 @@ class FileRegistry:
 
     def history(self, name: str, *, newest: int | None = None) -> list[Promotion]:
         """Return all promotions, oldest first, or only the ``newest``."""
-        numbers = storage.numbered(self.root, f"{check_name(name)}/promotions", ".json")
         if newest is None:
-            return changes(self._promotion(name, number) for number in numbers)
-        return changes(self._promotion(name, number, _MAX_SHOWN_BYTES) for number in numbers[-newest:])
+            return [*changes(self._records(name))][::-1]
+        records = islice(self._records(name, _MAX_SHOWN_BYTES), _MOST_SHOWN)
+        return [*islice(changes(records), newest)][::-1]
 
     def champion(self, name: str) -> ModelVersion | None:
         """Return the current champion, or ``None`` before the first promotion."""
@@ -242,7 +244,8 @@ class FileRegistry:
 
     def last_promotion(self, name: str) -> Promotion | None:
         """Return the newest promotion, or ``None``, as :meth:`Registry.last_promotion` describes."""
-        return self._latest_promotion(check_name(name), _MAX_SHOWN_BYTES)[1]
+        latest = self._latest_promotion(check_name(name), _MAX_SHOWN_BYTES)[1]
+        return latest.promotion if latest else None
 
     def promote(
         self,
@@ -258,7 +261,7 @@ class FileRegistry:
             number, latest = self._latest_promotion(check_name(name))
             self.version(name, version)  # after the latest promotion, as `delete` expects
             if latest and latest.version == version and (latest.hold == hold or expected_champion is not ...):
-                return latest
+                return latest.promotion
             if self._deletion_mark(name, version) is not None:
                 raise missing_version(name, version, self.numbers(name))
             previous = latest.version if latest else None
@@ -309,7 +312,8 @@ class FileRegistry:
                 champion = None if latest is None else self._promoted(number, latest).version
                 check_deletable(name, version, champion, self.history(name))
                 assert latest is not None
-                if storage.put_new(self.root, _promotion_path(name, number + 1), encode(latest)):
+                record = latest.model_copy(update={"repeats": latest.repeats or number})
+                if storage.put_new(self.root, _promotion_path(name, number + 1), encode(record)):
                     return
         except BaseException:
             if mark.may_remove(self._deletion_mark(name, version)):
@@ -397,12 +401,21 @@ class FileRegistry:
             raise InvalidInputError(f"{place}: version", f"{version.name} {version.version}", f"{name} {number}")
         return version
 
-    def _promotion(self, name: str, number: int, max_bytes: int | None = None) -> Promotion:
+    def _records(self, name: str, max_bytes: int | None = None) -> Iterator[Promotion]:
+        """Yield the promotions, newest first, with repetitions of earlier releases only."""
+        first = None
+        for number in reversed(storage.numbered(self.root, f"{check_name(name)}/promotions", ".json")):
+            if first is None or number < first:
+                record = self._promotion(name, number, max_bytes)
+                first = min(record.repeats or number, number)
+                yield record.promotion
+
+    def _promotion(self, name: str, number: int, max_bytes: int | None = None) -> StoredPromotion:
         path = _promotion_path(name, number)
         data = storage.read(self.root, path, max_bytes)
         if data is None:  # deleted by hand since its number was listed
             raise FileNotFoundError(str(self.root / path))
-        promotion = decode(Promotion, data, str(self.root / path))
+        promotion = decode(StoredPromotion, data, str(self.root / path))
         if promotion.name != name:  # copied by hand from another model
             raise InvalidInputError(f"{self.root / path}: name", promotion.name, repr(name))
         return promotion
@@ -422,7 +435,7 @@ class FileRegistry:
         )
         return InvalidInputError(f"{self.root / _promotion_path(name, number)}: version", version, accepted)
 
-    def _latest_promotion(self, name: str, max_bytes: int | None = None) -> tuple[int, Promotion | None]:
+    def _latest_promotion(self, name: str, max_bytes: int | None = None) -> tuple[int, StoredPromotion | None]:
         """Return the number and record of the newest promotion, or 0 and ``None`` before the first promotion."""
         number = max(storage.numbered(self.root, f"{name}/promotions", ".json"), default=0)
         return number, self._promotion(name, number, max_bytes) if number else None

@@ -207,12 +207,12 @@ http://localhost:5000
         ]
 
     def history(self, name: str, *, newest: int | None = None) -> list[Promotion]:
-        """Return all promotions, oldest first, or only the ``newest``, at most 20.
+        """Return all promotions, oldest first, or only the ``newest``.
 
         There is none for a champion that a user has chosen in MLflow.
         """
         log = self._log(name)
-        return changes(entry.promotion for entry in (log.entries() if newest is None else log.recent()[-newest:]))
+        return [*changes(entry.promotion for entry in log.entries())] if newest is None else log.newest(newest)
 
     def champion(self, name: str) -> ModelVersion | None:
         """Return the version with the alias ``champion``, or ``None`` before the first promotion.

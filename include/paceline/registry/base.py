@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from itertools import groupby
 from pathlib import Path, PurePosixPath
@@ -120,7 +120,11 @@ class Registry(Protocol):
         """
 
     def history(self, name: str, *, newest: int | None = None) -> list[Promotion]:
-        """Return all promotions, oldest first; or only the ``newest``, of which none has a record of more than 1 MB."""
+        """Return all promotions, oldest first, or only the ``newest``, so that a server may call it for its pages.
+
+        With ``newest``, no record of more than 1 MB is read, and a bounded number of records. Deletions of versions
+        are no promotions, and hide none.
+        """
 
     def champion(self, name: str) -> ModelVersion | None:
         """Return the current champion, or ``None`` before the first promotion."""
@@ -309,12 +313,12 @@ def check_not_held(latest: Promotion | None, version: int, expected: int | Ellip
         raise ChampionHeldError("version", version, f"{latest.version}, the champion, which is held: {latest.reason}")
 
 
-def changes(promotions: Iterable[Promotion]) -> list[Promotion]:
-    """Return the promotions without repetitions: a deletion repeats the promotion in force as the next record.
+def changes(promotions: Iterable[Promotion]) -> Iterator[Promotion]:
+    """Yield the promotions without repetitions: a deletion repeats the promotion in force as the next record.
 
     With its record, a deletion takes part in the order of the promotions: a promotion that was decided before it fails.
     """
-    return [promotion for promotion, _ in groupby(promotions)]
+    return (promotion for promotion, _ in groupby(promotions))
 
 
 def champion_before(history: Sequence[Promotion], champion: int | None) -> int | None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import partial
+
+from upath import UPath
 
 from paceline.airflow._prune_files import plain_path
 from paceline.airflow._prune_items import Item, KeptError
 from paceline.airflow._prune_runs import Runs
 from paceline.errors import InvalidInputError
-from paceline.registry import ModelVersion, Promotion, Registry
+from paceline.registry import FileRegistry, ModelVersion, Promotion, Registry
 from paceline.registry.base import champion_before, check_deletable
+from paceline.registry.interrupted import InterruptedRegistration, discard, find_interrupted
+
+_LONGEST_COPY = timedelta(days=1)  # of one file: a registration that has written nothing for longer has been killed
 
 
 class Versions:
@@ -25,7 +30,8 @@ class Versions:
     runs:
         The runs that have not ended.
     before:
-        Versions that were registered or replaced as champion later are kept.
+        Versions that were registered or replaced as champion later are kept, and younger files of registrations that
+        were interrupted.
     keep_last:
         Number of the newest versions of each model that are kept.
 
@@ -56,7 +62,11 @@ class Versions:
             champion = self._registry.champion_number(name)
         except InvalidInputError as error:
             problem = f"the model has no usable champion ({error})"
-        for number in self._registry.unfinished(name):
+        unfinished = self._registry.unfinished(name)
+        if isinstance(self._registry, FileRegistry):
+            for interrupted in find_interrupted(self._registry.root, name, {*numbers, *unfinished}):
+                yield self._interrupted_item(self._registry.root, interrupted)
+        for number in unfinished:
             with suppress(InvalidInputError):  # its manifest has been removed already
                 self._add_window(self._registry.version(name, number))
             interrupted = partial(self._remove, name, number)
@@ -75,6 +85,17 @@ class Versions:
             removal = None if keep else partial(self._remove, name, number)
             reason = keep or "neither the champion nor the one before"
             yield Item("version", self._name(name, number), _used_at(version, history), size, reason, removal)
+
+    def _interrupted_item(self, root: UPath, interrupted: InterruptedRegistration) -> Item:
+        is_young = interrupted.written_at >= min(self._before, _now() - _LONGEST_COPY)
+        return Item(
+            "version",
+            self._name(interrupted.name, interrupted.version),
+            interrupted.written_at,
+            interrupted.size_bytes,
+            "not old enough" if is_young else "its registration was interrupted",
+            None if is_young else partial(discard, root, interrupted),
+        )
 
     def _add_window(self, version: ModelVersion) -> None:
         source = version.data_window.get("source")

@@ -169,7 +169,9 @@ class FileRegistry:
                 return register_again()  # the faster attempt has removed this attempt's folder
             raise
         version = self._signer.sign(version)
-        if not storage.put_new(self.root, f"{home}/{_MANIFEST}", encode(version)):
+        # Without the reservation, another process has removed files of this number, see `interrupted.discard`.
+        is_reserved = storage.read(self.root, _reserved_path(name, number)) is not None
+        if not is_reserved or not storage.put_new(self.root, f"{home}/{_MANIFEST}", encode(version)):
             remove_own_folders()
             return register_again()
         self._remove_other_folders(home, keep=own)

@@ -62,7 +62,7 @@ class Versions:
             champion = self._registry.champion_number(name)
         except InvalidInputError as error:
             problem = f"the model has no usable champion ({error})"
-        unfinished = self._registry.unfinished(name)
+        unfinished = self._registry.unfinished(name, known=frozenset(numbers))
         if isinstance(self._registry, FileRegistry):
             for interrupted in find_interrupted(self._registry.root, name, {*numbers, *unfinished}):
                 yield self._interrupted_item(self._registry.root, interrupted)

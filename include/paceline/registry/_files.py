@@ -183,7 +183,7 @@ class FileRegistry:
         if isinstance(version, int) and (loaded := self._load(name, version)):
             self._signer.check(loaded)
             return loaded
-        raise missing_version(name, version, self.numbers(name))
+        raise missing_version(name, version, self._newest_numbers(name))
 
     def versions(self, name: str) -> list[ModelVersion]:
         """Return all complete versions, oldest first; with a signing key, only those that it has signed."""
@@ -192,9 +192,14 @@ class FileRegistry:
 
     def numbers(self, name: str) -> list[int]:
         """Return the numbers of all complete versions, oldest first, also those of damaged and unsigned versions."""
-        numbers = storage.numbered(self.root, f"{check_name(name)}/versions")
-        names = {number: storage.names_in(self.root, _home(name, number)) for number in numbers}
-        return [number for number in numbers if _MANIFEST in names[number] and _DELETING not in names[number]]
+        return [*self._newest_numbers(name)][::-1]
+
+    def _newest_numbers(self, name: str) -> Iterator[int]:
+        """Yield the numbers of complete versions, newest first, with one request for each."""
+        for number in reversed(storage.numbered(self.root, f"{check_name(name)}/versions")):
+            names = storage.names_in(self.root, _home(name, number))
+            if _MANIFEST in names and _DELETING not in names:
+                yield number
 
     def models(self) -> list[str]:
         """Return the names of all models, sorted: of the folders with versions."""
@@ -208,7 +213,7 @@ class FileRegistry:
     def summaries(self, name: str, newest: int) -> list[VersionSummary]:
         """Return the ``newest`` versions without their files, as :meth:`Registry.summaries` describes."""
         found = []
-        for number in reversed(self.numbers(name)[-newest:]):
+        for number in islice(self._newest_numbers(name), newest):
             summary = VersionSummary(version=number)
             with suppress(InvalidInputError):
                 if (version := self._load(name, number, _MAX_SHOWN_BYTES)) is not None:
@@ -265,7 +270,7 @@ class FileRegistry:
             if latest and latest.version == version and (latest.hold == hold or expected_champion is not ...):
                 return latest.promotion
             if self._deletion_mark(name, version) is not None:
-                raise missing_version(name, version, self.numbers(name))
+                raise missing_version(name, version, self._newest_numbers(name))
             previous = latest.version if latest else None
             check_not_held(latest, version, expected_champion)
             check_champion(name, previous, expected_champion)
@@ -294,7 +299,7 @@ class FileRegistry:
         if _MANIFEST in names:
             self._mark_for_deletion(name, version, check)
         elif _DELETING not in names:
-            raise missing_version(name, version, self.numbers(name))
+            raise missing_version(name, version, self._newest_numbers(name))
         home = _home(name, version)
         for part in (_MANIFEST, *(one for one in storage.names_in(self.root, home) if one != _DELETING), _DELETING):
             storage.remove(self.root, f"{home}/{part}")
@@ -322,10 +327,10 @@ class FileRegistry:
                 storage.remove(self.root, path)
             raise
 
-    def unfinished(self, name: str) -> list[int]:
-        """Return the numbers of the versions whose deletion was interrupted."""
+    def unfinished(self, name: str, *, known: Collection[int] = ()) -> list[int]:
+        """Return the numbers of the versions whose deletion was interrupted, as :meth:`Registry.unfinished` says."""
         numbers = storage.numbered(self.root, f"{check_name(name)}/versions")
-        return [number for number in numbers if self._deletion_mark(name, number) is not None]
+        return [one for one in numbers if one not in known and self._deletion_mark(name, one) is not None]
 
     def _deletion_mark(self, name: str, number: int) -> str | None:
         data = storage.read(self.root, f"{_home(name, number)}/{_DELETING}")

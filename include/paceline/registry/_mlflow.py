@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from types import EllipsisType
@@ -178,7 +178,7 @@ http://localhost:5000
         """Return a version; raise InvalidInputError if it does not exist or, with a signing key, is not signed."""
         if (found := self._get(check_name(name), version)) is not None:
             return found
-        raise missing_version(name, version, self.numbers(name))
+        raise missing_version(name, version, reversed(self.numbers(name)))
 
     def versions(self, name: str) -> list[ModelVersion]:
         """Return all versions, oldest first; with a signing key, only those that it has signed."""
@@ -196,14 +196,20 @@ http://localhost:5000
 
     def summaries(self, name: str, newest: int) -> list[VersionSummary]:
         """Return the ``newest`` versions without their files, as :meth:`Registry.summaries` describes."""
-        found = self._server.search_versions(f"name = '{check_name(name)}'", newest=newest)
+        size = newest
+        while True:  # until there are enough besides those that are being deleted
+            found = self._server.search_versions(f"name = '{check_name(name)}'", newest=size)
+            versions = [*_first_of_each_key(found)][-newest:]
+            if len(versions) == newest or len(found) < size:
+                break
+            size *= 10
         return [
             VersionSummary(
                 version=int(one["version"]),
                 created_at=datetime.fromtimestamp(int(one["creation_timestamp"]) / 1000, timezone.utc),
                 signed=_SIGNATURE in tags_of(one),
             )
-            for one in reversed(list(_first_of_each_key(found)))
+            for one in reversed(versions)
         ]
 
     def history(self, name: str, *, newest: int | None = None) -> list[Promotion]:
@@ -254,7 +260,7 @@ http://localhost:5000
             self.version(name, version)  # after the latest promotion, as `delete` expects
             champion, last = log.aliases().get(CHAMPION), latest.promotion.version if latest else None
             if champion != version and _DELETING in self._tags(name, version):
-                raise missing_version(name, version, self.numbers(name))
+                raise missing_version(name, version, reversed(self.numbers(name)))
             if champion is None and last is not None:
                 if expected_champion is not ...:
                     raise missing_champion(name, last)
@@ -288,7 +294,7 @@ http://localhost:5000
         place = {"name": check_name(name), "version": str(number)}
         found = self._server.call_if_found("GET", "/model-versions/get", **place) if number else None
         if found is None:
-            raise missing_version(name, version, self.numbers(name))
+            raise missing_version(name, version, reversed(self.numbers(name)))
         if _KEY not in tags_of(found["model_version"]):
             accepted = "a version that Paceline has registered; delete those of other tools in MLflow"
             raise InvalidInputError("version", version, accepted)
@@ -327,8 +333,8 @@ http://localhost:5000
             if latest and log.repeat(latest):
                 return
 
-    def unfinished(self, name: str) -> list[int]:
-        """Return the numbers of the versions whose deletion was interrupted."""
+    def unfinished(self, name: str, *, known: Collection[int] = ()) -> list[int]:
+        """Return the numbers of the versions whose deletion was interrupted; one request returns all of them."""
         found = self._server.search_versions(f"name = '{check_name(name)}'")
         return [int(version["version"]) for version in found if _DELETING in tags_of(version)]
 

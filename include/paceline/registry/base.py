@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
 from types import EllipsisType
 from typing import Protocol
@@ -36,6 +36,7 @@ from paceline.runtime.temporary import TemporaryFolder
 StoragePath = str | os.PathLike[str] | UPath | ProxyUPath
 
 _DELETION_TIMEOUT = timedelta(minutes=10)
+_MOST_NAMED = 20  # versions in an error
 _REFERENCE_SUFFIXES = (".csv.gz", ".csv", ".parquet")
 
 
@@ -192,10 +193,15 @@ class Registry(Protocol):
             If the version does not exist, if another tool has registered it, or if another process is deleting it.
         """
 
-    def unfinished(self, name: str) -> list[int]:
+    def unfinished(self, name: str, *, known: Collection[int] = ()) -> list[int]:
         """Return the numbers of the versions whose deletion was interrupted. No other method but ``version`` has them.
 
         A repeated :meth:`delete` finishes the deletion, or makes the version usable again if it is needed.
+
+        Parameters
+        ----------
+        known:
+            Numbers that a folder's registry need not look at, such as those of :meth:`numbers`.
         """
 
     def uri(self, version: ModelVersion) -> str:
@@ -368,7 +374,8 @@ class DeletionMark:
             raise InvalidInputError("version", version, accepted)
 
 
-def missing_version(name: str, version: object, existing: Iterable[int]) -> InvalidInputError:
-    """Return the error for a version that does not exist. It names the existing versions."""
-    numbers = ", ".join(map(str, existing)) or "none yet"
-    return InvalidInputError("version", version, f"a version of {name!r} ({numbers})")
+def missing_version(name: str, version: object, newest_first: Iterable[int]) -> InvalidInputError:
+    """Return the error for a version that does not exist. It names the newest 20 of the existing versions."""
+    found = [*map(str, islice(newest_first, _MOST_NAMED + 1))]
+    shown = [*(["..."] if len(found) > _MOST_NAMED else []), *reversed(found[:_MOST_NAMED])]
+    return InvalidInputError("version", version, f"a version of {name!r} ({', '.join(shown) or 'none yet'})")

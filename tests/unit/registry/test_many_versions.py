@@ -1,7 +1,8 @@
-"""What remains readable, and how many requests it takes, after many versions have been deleted."""
+"""What remains readable in a registry with many versions and deletions, and how many requests it takes."""
 
 from __future__ import annotations
 
+import argparse
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from tests.unit.registry.stores import Store
+from tests.unit.registry.stores import MlflowStore, Store
 from upath import UPath
 
+from paceline.airflow import _model_command
+from paceline.errors import InvalidInputError
 from paceline.registry import FileRegistry, Promotion, Registry, storage
 
 
@@ -126,3 +129,79 @@ def test_record_that_names_itself_or_a_later_one_is_read_as_a_promotion(
     path = in_memory.root / "flights" / "promotions" / "000003.json"
     path.write_text(path.read_text().replace("{", f'{{"repeats": {named},', 1))
     assert in_memory.history("flights") == history
+
+
+def test_newest_versions_take_one_list_and_one_read_each(
+    in_memory: FileRegistry, model_dir: Path, requests: Counter[str]
+) -> None:
+    fill(in_memory, "flights", model_dir, versions=12, promoted=1)
+    (in_memory.root / "flights" / "versions" / "000013").mkdir()
+    storage.put(in_memory.root, "flights/versions/000013/reserved", b"of a registration that goes on")
+    storage.put(in_memory.root, "flights/versions/000011/deleting", b"of a killed deletion")
+    requests.clear()
+    assert [one.version for one in in_memory.summaries("flights", 3)] == [12, 10, 9]
+    assert requests == {"LIST": 1 + 5, "GET": 3}
+    requests.clear()
+    assert in_memory.unfinished("flights", known=in_memory.numbers("flights")) == [11]
+    assert requests == {"LIST": 2 + 13, "GET": 2}
+
+
+def test_error_for_a_missing_version_names_the_newest_versions(
+    in_memory: FileRegistry, model_dir: Path, requests: Counter[str]
+) -> None:
+    fill(in_memory, "flights", model_dir, versions=22, promoted=0)
+    requests.clear()
+    with pytest.raises(
+        InvalidInputError, match=r"got 99, expected a version of 'flights' \(\.\.\., 3, 4, .*, 21, 22\)$"
+    ):
+        in_memory.version("flights", 99)
+    assert requests["LIST"] == 1 + 21
+
+
+@pytest.fixture
+def options(in_memory: FileRegistry, monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace:
+    """Return the options of a command for the registry in memory."""
+    monkeypatch.setattr(_model_command, "open_location", lambda *arguments: in_memory)
+    return argparse.Namespace(registry="memory://", model="flights", signing_conn_id=None, asset=None, reason="worse")
+
+
+def test_commands_look_at_few_versions(
+    in_memory: FileRegistry, model_dir: Path, requests: Counter[str], options: argparse.Namespace
+) -> None:
+    fill(in_memory, "flights", model_dir, versions=30, promoted=2)
+    requests.clear()
+    assert _model_command._open(options) is in_memory
+    assert requests == {"LIST": 2, "GET": 1}
+    options.version = None
+    requests.clear()
+    assert _model_command._roll_back(options) == 0
+    assert requests["LIST"] + requests["GET"] < 60, "far less than one of each for each version"
+    assert in_memory.champion_number("flights") == 29
+
+
+@pytest.mark.parametrize("signed", ["one of the newest", "the champion", "the version"])
+def test_unsigned_command_is_refused_if_a_version_that_matters_is_signed(
+    signed: str, in_memory: FileRegistry, model_dir: Path, options: argparse.Namespace
+) -> None:
+    with_key = FileRegistry(in_memory.root, signing_key="k" * 32)
+    signed_number = {"one of the newest": 17, "the champion": 2, "the version": 3}[signed]
+    for number in range(1, 21):
+        (with_key if number == signed_number else in_memory).register(model_dir, name="flights")
+    in_memory.promote("flights", 2, "the first")
+    with pytest.raises(InvalidInputError, match=f"--signing-conn-id: got None, .*: version {signed_number} is signed"):
+        _model_command._change(options, in_memory, 3, hold=False)
+    assert in_memory.champion_number("flights") == 2
+
+
+def test_newest_versions_are_found_behind_those_that_are_being_deleted(
+    store: Store, registry: Registry, name: str, model_dir: Path
+) -> None:
+    fill(registry, name, model_dir, versions=6, promoted=2)
+    for number in (6, 5):
+        if isinstance(store, MlflowStore):
+            tag = {"name": name, "version": str(number), "key": "paceline.deleting", "value": "of a killed command"}
+            store.server.post("/model-versions/set-tag", tag)
+        else:
+            storage.put(store.root, f"{name}/versions/{number:06}/deleting", b"of a killed command")
+    assert [one.version for one in store.open().summaries(name, 1)] == [4]
+    assert [one.version for one in store.open().summaries(name, 3)] == [4, 3, 2]

@@ -69,7 +69,7 @@ class Versions:
         for number in unfinished:
             with suppress(InvalidInputError):  # its manifest has been removed already
                 self._add_window(self._registry.version(name, number))
-            interrupted = partial(self._remove, name, number)
+            interrupted = partial(self._remove, name, number, history)
             yield Item("version", self._name(name, number), _now(), 0, "its removal was interrupted", interrupted)
         for number in numbers:
             try:
@@ -82,7 +82,7 @@ class Versions:
             size += version.reference.size_bytes if version.reference else 0
             keep = problem or self._keep(version, champion, history, number in numbers[-self._keep_last :])
             self._add_window(version)
-            removal = None if keep else partial(self._remove, name, number)
+            removal = None if keep else partial(self._remove, name, number, history)
             reason = keep or "neither the champion nor the one before"
             yield Item("version", self._name(name, number), _used_at(version, history), size, reason, removal)
 
@@ -132,13 +132,13 @@ class Versions:
         is_given = self._runs.is_given_version(version.name, version.version, again=again)
         return "a run that has not ended has been given it" if is_given else None
 
-    def _remove(self, name: str, number: int) -> None:
+    def _remove(self, name: str, number: int, history: list[Promotion]) -> None:
         def check() -> None:
             with suppress(InvalidInputError):  # another process has deleted it
                 if (reason := self._need(self._registry.version(name, number), again=True)) is not None:
                     raise KeptError(reason)
 
-        self._registry.delete(name, number, check=check)
+        self._registry.delete(name, number, check=check, known=history)
 
     def _name(self, name: str, number: int) -> str:
         return f"{self._location} {name} {number}"

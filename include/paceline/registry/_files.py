@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import count, islice
@@ -32,6 +32,7 @@ from paceline.registry.base import (
     check_model_dir,
     check_not_held,
     check_reference,
+    continued_history,
     missing_version,
     read_reference,
 )
@@ -227,7 +228,7 @@ class FileRegistry:
     def history(self, name: str, *, newest: int | None = None) -> list[Promotion]:
         """Return all promotions, oldest first, or only the ``newest``."""
         if newest is None:
-            return [*changes(self._records(name))][::-1]
+            return continued_history((), changes(self._records(name)))
         records = islice(self._records(name, _MAX_SHOWN_BYTES), _MOST_SHOWN)
         return [*islice(changes(records), newest)][::-1]
 
@@ -288,7 +289,9 @@ class FileRegistry:
             if storage.put_new(self.root, _promotion_path(name, number + 1), encode(record)):
                 return record
 
-    def delete(self, name: str, version: int, *, check: Callable[[], None] | None = None) -> None:
+    def delete(
+        self, name: str, version: int, *, check: Callable[[], None] | None = None, known: Sequence[Promotion] = ()
+    ) -> None:
         """Delete a version for good, as :meth:`Registry.delete` describes.
 
         A mark keeps others from promoting or registering it again. Then a record among the promotions shows that none
@@ -297,7 +300,7 @@ class FileRegistry:
         """
         names = storage.names_in(self.root, _home(check_name(name), version)) if isinstance(version, int) else []
         if _MANIFEST in names:
-            self._mark_for_deletion(name, version, check)
+            self._mark_for_deletion(name, version, check, known)
         elif _DELETING not in names:
             raise missing_version(name, version, self._newest_numbers(name))
         home = _home(name, version)
@@ -305,7 +308,9 @@ class FileRegistry:
             storage.remove(self.root, f"{home}/{part}")
         storage.remove(self.root, home)
 
-    def _mark_for_deletion(self, name: str, version: int, check: Callable[[], None] | None) -> None:
+    def _mark_for_deletion(
+        self, name: str, version: int, check: Callable[[], None] | None, known: Sequence[Promotion]
+    ) -> None:
         """Return when neither a promotion nor a registration can use the version any more, else raise an error."""
         mark, path = DeletionMark(), f"{_home(name, version)}/{_DELETING}"
         if not storage.put_new(self.root, path, mark.text.encode()):
@@ -317,7 +322,7 @@ class FileRegistry:
             while True:
                 number, latest = self._latest_promotion(name)
                 champion = None if latest is None else self._promoted(number, latest).version
-                check_deletable(name, version, champion, self.history(name))
+                check_deletable(name, version, champion, continued_history(known, changes(self._records(name))))
                 assert latest is not None
                 record = latest.model_copy(update={"repeats": latest.repeats or number})
                 if storage.put_new(self.root, _promotion_path(name, number + 1), encode(record)):

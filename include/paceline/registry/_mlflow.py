@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from types import EllipsisType
@@ -41,6 +41,7 @@ from paceline.registry.base import (
     check_model_dir,
     check_not_held,
     check_reference,
+    continued_history,
     missing_version,
     read_reference,
 )
@@ -285,7 +286,9 @@ http://localhost:5000
                 self._update_challenger(name)
                 return entry.promotion
 
-    def delete(self, name: str, version: int, *, check: Callable[[], None] | None = None) -> None:
+    def delete(
+        self, name: str, version: int, *, check: Callable[[], None] | None = None, known: Sequence[Promotion] = ()
+    ) -> None:
         """Delete a version and its run, as :meth:`Registry.delete` describes. ``mlflow gc`` removes the run's files.
 
         The order with promotions is that of ``FileRegistry``. A version with an alias that a person has set stays.
@@ -304,7 +307,7 @@ http://localhost:5000
         try:
             if check is not None:
                 check()
-            self._order_deletion(name, version)
+            self._order_deletion(name, version, known)
             # MLflow stores tags unconditionally, so another process may have marked the version at the same time.
             if self._tags(name, version).get(_DELETING) != mark.text:
                 raise InvalidInputError("version", version, "a version that no other process deletes; repeat it")
@@ -318,7 +321,7 @@ http://localhost:5000
         self._server.call_if_found("DELETE", "/model-versions/delete", place)
         self._update_challenger(name)
 
-    def _order_deletion(self, name: str, version: int) -> None:
+    def _order_deletion(self, name: str, version: int, known: Sequence[Promotion]) -> None:
         """Return when no promotion can choose the marked version any more, else raise an error."""
         log = self._log(name)
         while True:
@@ -326,7 +329,7 @@ http://localhost:5000
             if latest and not latest.published:
                 log.complete(latest)
                 continue
-            check_deletable(name, version, log.champion(), self.history(name))
+            check_deletable(name, version, log.champion(), continued_history(known, changes(log.newest_first())))
             named = [alias for alias, number in log.aliases().items() if number == version and alias != _CHALLENGER]
             if named:
                 raise VersionNeededError("version", version, f"a version without the alias {named[0]!r}")

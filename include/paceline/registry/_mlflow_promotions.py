@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -71,6 +71,12 @@ class PromotionLog:
             if len(versions) < size or len(found) >= number:
                 break
         return found[-number:]
+
+    def newest_first(self) -> Iterator[Promotion]:
+        """Yield the promotions, newest first: the newest from one request, and then all others from a second one."""
+        recent = self.recent()
+        yield from (entry.promotion for entry in reversed(recent))
+        yield from (entry.promotion for entry in reversed(self.entries()) if entry.number < recent[0].number)
 
     def latest(self) -> LoggedPromotion | None:
         """Return the newest valid promotion, or ``None``."""

@@ -172,7 +172,9 @@ class Registry(Protocol):
     def models(self) -> list[str]:
         """Return the names of all models, sorted."""
 
-    def delete(self, name: str, version: int, *, check: Callable[[], None] | None = None) -> None:
+    def delete(
+        self, name: str, version: int, *, check: Callable[[], None] | None = None, known: Sequence[Promotion] = ()
+    ) -> None:
         """Delete a version for good. Its number is not used again, and the history of promotions stays.
 
         A reader finds the version complete or not at all. A version that another process promotes or registers again in
@@ -184,6 +186,9 @@ class Registry(Protocol):
         check:
             Called when no other process can begin to use the version any more. If it raises an error, the version
             stays.
+        known:
+            The promotions that :meth:`history` has returned before. With them, only newer ones are read, so that many
+            deletions take time in proportion to their number.
 
         Raises
         ------
@@ -325,6 +330,19 @@ def changes(promotions: Iterable[Promotion]) -> Iterator[Promotion]:
     With its record, a deletion takes part in the order of the promotions: a promotion that was decided before it fails.
     """
     return (promotion for promotion, _ in groupby(promotions))
+
+
+def continued_history(known: Sequence[Promotion], newest_first: Iterable[Promotion]) -> list[Promotion]:
+    """Return the history of promotions, of which a caller has read a part before. Read only newer promotions.
+
+    Without the last of the ``known`` promotions among them, all are read.
+    """
+    newer: list[Promotion] = []
+    for promotion in newest_first:
+        if known and promotion == known[-1]:
+            return [*known, *reversed(newer)]
+        newer.append(promotion)
+    return newer[::-1]
 
 
 def champion_before(history: Sequence[Promotion], champion: int | None) -> int | None:

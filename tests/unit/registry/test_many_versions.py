@@ -5,17 +5,22 @@ from __future__ import annotations
 import argparse
 import uuid
 from collections import Counter
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from tests.unit.registry.stores import MlflowStore, Store
 from upath import UPath
 
-from paceline.airflow import _model_command
+from paceline.airflow import _model_command, _prune_command
+from paceline.airflow._prune_items import Item
+from paceline.airflow._prune_runs import Runs
+from paceline.airflow._prune_versions import Versions
 from paceline.errors import InvalidInputError
-from paceline.registry import FileRegistry, Promotion, Registry, storage
+from paceline.registry import FileRegistry, Promotion, Registry, VersionNeededError, storage
 
 
 @pytest.fixture
@@ -205,3 +210,57 @@ def test_newest_versions_are_found_behind_those_that_are_being_deleted(
             storage.put(store.root, f"{name}/versions/{number:06}/deleting", b"of a killed command")
     assert [one.version for one in store.open().summaries(name, 1)] == [4]
     assert [one.version for one in store.open().summaries(name, 3)] == [4, 3, 2]
+
+
+@pytest.mark.parametrize("promoted", [3, 9])
+def test_each_of_many_deletions_takes_the_same_requests_whatever_the_history(
+    promoted: int, in_memory: FileRegistry, model_dir: Path, requests: Counter[str]
+) -> None:
+    history = fill(in_memory, "flights", model_dir, versions=20, promoted=promoted)
+    reads = []
+    for number in range(1, 9):
+        requests.clear()
+        in_memory.delete("flights", number, known=history)
+        reads.append(requests["GET"])
+    assert reads == [reads[0]] * 8
+    assert reads[0] < 6
+
+
+def test_prune_reads_the_history_once(in_memory: FileRegistry, model_dir: Path, requests: Counter[str]) -> None:
+    fill(in_memory, "flights", model_dir, versions=20, promoted=9)
+    runs = Mock(spec=Runs, is_active=lambda *_, **__: False, is_given_version=lambda *_, **__: False)
+    later = datetime.now(timezone.utc) + timedelta(days=1)
+    removals = [one.remove for one in Versions(in_memory, "memory://", runs, later, 1).find() if one.remove]
+    assert len(removals) == 18
+    reads = []
+    for remove in removals:
+        requests.clear()
+        remove()
+        reads.append(requests["GET"])
+    assert reads == [reads[0]] * 18
+    assert reads[0] < 9, "fewer than there are promotions"
+    assert in_memory.numbers("flights") == [19, 20]
+
+
+def test_promotion_after_the_known_history_keeps_its_version(registry: Registry, name: str, model_dir: Path) -> None:
+    history = fill(registry, name, model_dir, versions=5, promoted=2)
+    registry.delete(name, 1, known=history)
+    registry.promote(name, 2, "by a person")
+    for number, known in ((5, history), (5, ()), (5, history[:1]), (2, history)):
+        with pytest.raises(VersionNeededError):
+            registry.delete(name, number, known=known)
+    registry.promote(name, 3, "by a person")
+    foreign = [one.model_copy(update={"reason": "of another model", "version": 3}) for one in history]
+    for known in (history, foreign):
+        with pytest.raises(VersionNeededError, match="and the champion before it, for a rollback"):
+            registry.delete(name, 2, known=known)
+    registry.delete(name, 5, known=history)
+    assert registry.numbers(name) == [2, 3, 4]
+
+
+def test_table_of_items_compares_none_with_another(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    now = datetime.now(timezone.utc)
+    items = [Item("version", f"flights {number}", now, 1, "not old enough") for number in range(3)]
+    monkeypatch.setattr(Item, "__eq__", Mock(side_effect=AssertionError))
+    _prune_command._print_table([*items, Item("version", "flights 3", now, 1, "the champion")])
+    assert "Not old enough: 3 versions.\n" in capsys.readouterr().out

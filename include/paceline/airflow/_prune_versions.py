@@ -64,8 +64,8 @@ class Versions:
             problem = f"the model has no usable champion ({error})"
         unfinished = self._registry.unfinished(name, known=frozenset(numbers))
         if isinstance(self._registry, FileRegistry):
-            for interrupted in find_interrupted(self._registry.root, name, {*numbers, *unfinished}):
-                yield self._interrupted_item(self._registry.root, interrupted)
+            for registration in find_interrupted(self._registry.root, name, {*numbers, *unfinished}):
+                yield self._interrupted_item(self._registry.root, registration)
         for number in unfinished:
             with suppress(InvalidInputError):  # its manifest has been removed already
                 self._add_window(self._registry.version(name, number))

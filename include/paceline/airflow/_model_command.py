@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from paceline.registry import ModelVersion, Promotion, Registry
 
 _MOST_NAMES = 10  # of models, the most similar first
+_NEWEST = 10  # versions that are looked at for a signature
 _HEADINGS = ("VERSION", "CREATED", "SCORES", "")
 
 
@@ -75,7 +76,7 @@ def open_location(field: str, location: str, signing_conn_id: str | None) -> Reg
 
 def _open(options: argparse.Namespace) -> Registry:
     registry = open_location("REGISTRY", options.registry, options.signing_conn_id)
-    if not registry.numbers(options.model):
+    if not registry.summaries(options.model, 1):
         names = registry.models()
         known = ", ".join(get_close_matches(options.model, names, _MOST_NAMES, cutoff=0.0)) or "none yet"
         accepted = f"a model with a version in {options.registry}, which has {known}"
@@ -158,7 +159,7 @@ def _change(options: argparse.Namespace, registry: Registry, version: int, *, ho
     """Promote a version, and send the event. A repeated command with the same VERSION only sends the event again."""
     if not options.reason.strip():
         raise InvalidInputError("--reason", options.reason, "a reason, which is stored in the history of promotions")
-    if options.signing_conn_id is None and (signed := _signed_version(registry, options.model)) is not None:
+    if options.signing_conn_id is None and (signed := _signed_version(registry, options.model, version)) is not None:
         accepted = f"the id of the connection with the key: version {signed} is signed"
         raise InvalidInputError("--signing-conn-id", None, accepted)
     api = options.connect(options) if options.asset else None
@@ -166,9 +167,9 @@ def _change(options: argparse.Namespace, registry: Registry, version: int, *, ho
     asset = next((one for one in assets if one["name"] == options.asset), None)
     if api and asset is None:
         raise InvalidInputError("--asset", options.asset, "the name of an asset of this Airflow")
-    before = registry.history(options.model)
+    before = registry.last_promotion(options.model)
     promotion = registry.promote(options.model, version, f"{options.reason} ({_person(options)})", hold=hold)
-    unchanged = "Nothing has changed since " if before and promotion == before[-1] else ""
+    unchanged = "Nothing has changed since " if promotion == before else ""
     print(f"{unchanged}{_describe(promotion)}")
     if api and asset:
         _send_event(api, options, int(asset["id"]), promotion)
@@ -188,12 +189,16 @@ def _send_event(api: Any, options: argparse.Namespace, asset_id: int, promotion:
     print(f"Event of the asset {options.asset} sent.")
 
 
-def _signed_version(registry: Registry, name: str) -> int | None:
-    """Return the number of the newest version with a signature, or ``None`` without one."""
-    for number in reversed(registry.numbers(name)):
-        with suppress(InvalidInputError):  # another version is damaged
-            if registry.version(name, number).signature:
-                return number
+def _signed_version(registry: Registry, name: str, version: int) -> int | None:
+    """Return a version with a signature among the newest, the champion and ``version``; ``None`` without one."""
+    newest = next((one.version for one in registry.summaries(name, _NEWEST) if one.signed), None)
+    if newest is not None:
+        return newest
+    if registry.version(name, version).signature:
+        return version
+    with suppress(InvalidInputError):  # the champion is damaged or missing
+        if (champion := registry.champion(name)) is not None and champion.signature:
+            return champion.version
     return None
 
 

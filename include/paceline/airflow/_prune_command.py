@@ -162,16 +162,20 @@ def _default_folder() -> Iterator[str]:
 
 
 def _print_table(items: Sequence[Item]) -> None:
-    shown = [item for item in items if item.remove or item.reason != _YOUNG]
+    shown = [item for item in items if not _is_young(item)]
     rows = [_HEADINGS, *map(_table_row, shown)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     for row in rows if shown else ():
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    young = Counter(item.kind for item in items if item not in shown)
+    young = Counter(item.kind for item in items if _is_young(item))
     if young:
         print(f"Not old enough: {', '.join(counted(number, kind) for kind, number in sorted(young.items()))}.")
     removable = [item for item in items if item.remove]
     print(f"Removable: {len(removable)} of {len(items)}, {_size(sum(item.size_bytes for item in removable))}.")
+
+
+def _is_young(item: Item) -> bool:
+    return item.remove is None and item.reason == _YOUNG
 
 
 def _table_row(item: Item) -> tuple[str, ...]:

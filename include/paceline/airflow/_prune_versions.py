@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import partial
+
+from upath import UPath
 
 from paceline.airflow._prune_files import plain_path
 from paceline.airflow._prune_items import Item, KeptError
 from paceline.airflow._prune_runs import Runs
 from paceline.errors import InvalidInputError
-from paceline.registry import ModelVersion, Promotion, Registry
+from paceline.registry import FileRegistry, ModelVersion, Promotion, Registry
 from paceline.registry.base import champion_before, check_deletable
+from paceline.registry.interrupted import InterruptedRegistration, discard, find_interrupted
+
+_LONGEST_COPY = timedelta(days=1)  # of one file: a registration that has written nothing for longer has been killed
 
 
 class Versions:
@@ -25,7 +30,8 @@ class Versions:
     runs:
         The runs that have not ended.
     before:
-        Versions that were registered or replaced as champion later are kept.
+        Versions that were registered or replaced as champion later are kept, and younger files of registrations that
+        were interrupted.
     keep_last:
         Number of the newest versions of each model that are kept.
 
@@ -56,10 +62,14 @@ class Versions:
             champion = self._registry.champion_number(name)
         except InvalidInputError as error:
             problem = f"the model has no usable champion ({error})"
-        for number in self._registry.unfinished(name):
+        unfinished = self._registry.unfinished(name, known=frozenset(numbers))
+        if isinstance(self._registry, FileRegistry):
+            for registration in find_interrupted(self._registry.root, name, {*numbers, *unfinished}):
+                yield self._interrupted_item(self._registry.root, registration)
+        for number in unfinished:
             with suppress(InvalidInputError):  # its manifest has been removed already
                 self._add_window(self._registry.version(name, number))
-            interrupted = partial(self._remove, name, number)
+            interrupted = partial(self._remove, name, number, history)
             yield Item("version", self._name(name, number), _now(), 0, "its removal was interrupted", interrupted)
         for number in numbers:
             try:
@@ -72,9 +82,20 @@ class Versions:
             size += version.reference.size_bytes if version.reference else 0
             keep = problem or self._keep(version, champion, history, number in numbers[-self._keep_last :])
             self._add_window(version)
-            removal = None if keep else partial(self._remove, name, number)
+            removal = None if keep else partial(self._remove, name, number, history)
             reason = keep or "neither the champion nor the one before"
             yield Item("version", self._name(name, number), _used_at(version, history), size, reason, removal)
+
+    def _interrupted_item(self, root: UPath, interrupted: InterruptedRegistration) -> Item:
+        is_young = interrupted.written_at >= min(self._before, _now() - _LONGEST_COPY)
+        return Item(
+            "version",
+            self._name(interrupted.name, interrupted.version),
+            interrupted.written_at,
+            interrupted.size_bytes,
+            "not old enough" if is_young else "its registration was interrupted",
+            None if is_young else partial(discard, root, interrupted),
+        )
 
     def _add_window(self, version: ModelVersion) -> None:
         source = version.data_window.get("source")
@@ -111,13 +132,13 @@ class Versions:
         is_given = self._runs.is_given_version(version.name, version.version, again=again)
         return "a run that has not ended has been given it" if is_given else None
 
-    def _remove(self, name: str, number: int) -> None:
+    def _remove(self, name: str, number: int, history: list[Promotion]) -> None:
         def check() -> None:
             with suppress(InvalidInputError):  # another process has deleted it
                 if (reason := self._need(self._registry.version(name, number), again=True)) is not None:
                     raise KeptError(reason)
 
-        self._registry.delete(name, number, check=check)
+        self._registry.delete(name, number, check=check, known=history)
 
     def _name(self, name: str, number: int) -> str:
         return f"{self._location} {name} {number}"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
@@ -32,6 +32,7 @@ from paceline.registry.base import (
     check_model_dir,
     check_not_held,
     check_reference,
+    continued_history,
     missing_version,
     read_reference,
 )
@@ -42,6 +43,7 @@ from paceline.registry.manifest import (
     ModelVersion,
     Promotion,
     ReferenceFile,
+    StoredPromotion,
     VersionSummary,
     check_contents,
     check_digests,
@@ -53,7 +55,7 @@ from paceline.registry.manifest import (
 
 _MANIFEST = "manifest.json"
 _DELETING = "deleting"
-_MAX_SHOWN_BYTES = 10**6  # of a record that a server reads for its pages
+_MAX_SHOWN_BYTES, _MOST_SHOWN = 10**6, 1000  # of records that a server reads for its pages: size, and number
 
 
 class FileRegistry:
@@ -69,7 +71,8 @@ class FileRegistry:
         ROOT/NAME/versions/000001/deleting              marks a version that is being deleted
         ROOT/NAME/keys/….json                           the version number of a registration key
         ROOT/NAME/keys/…-2.json                         its next number, after the first has become unusable
-        ROOT/NAME/promotions/000001.json                a change of the champion; the newest is current
+        ROOT/NAME/promotions/000001.json                a change of the champion; the newest is current. A deletion
+                                                        repeats the newest as the next one
 
     Parameters
     ----------
@@ -167,7 +170,9 @@ class FileRegistry:
                 return register_again()  # the faster attempt has removed this attempt's folder
             raise
         version = self._signer.sign(version)
-        if not storage.put_new(self.root, f"{home}/{_MANIFEST}", encode(version)):
+        # Without the reservation, another process has removed files of this number, see `interrupted.discard`.
+        is_reserved = storage.read(self.root, _reserved_path(name, number)) is not None
+        if not is_reserved or not storage.put_new(self.root, f"{home}/{_MANIFEST}", encode(version)):
             remove_own_folders()
             return register_again()
         self._remove_other_folders(home, keep=own)
@@ -179,7 +184,7 @@ class FileRegistry:
         if isinstance(version, int) and (loaded := self._load(name, version)):
             self._signer.check(loaded)
             return loaded
-        raise missing_version(name, version, self.numbers(name))
+        raise missing_version(name, version, self._newest_numbers(name))
 
     def versions(self, name: str) -> list[ModelVersion]:
         """Return all complete versions, oldest first; with a signing key, only those that it has signed."""
@@ -188,9 +193,14 @@ class FileRegistry:
 
     def numbers(self, name: str) -> list[int]:
         """Return the numbers of all complete versions, oldest first, also those of damaged and unsigned versions."""
-        numbers = storage.numbered(self.root, f"{check_name(name)}/versions")
-        names = {number: storage.names_in(self.root, _home(name, number)) for number in numbers}
-        return [number for number in numbers if _MANIFEST in names[number] and _DELETING not in names[number]]
+        return [*self._newest_numbers(name)][::-1]
+
+    def _newest_numbers(self, name: str) -> Iterator[int]:
+        """Yield the numbers of complete versions, newest first, with one request for each."""
+        for number in reversed(storage.numbered(self.root, f"{check_name(name)}/versions")):
+            names = storage.names_in(self.root, _home(name, number))
+            if _MANIFEST in names and _DELETING not in names:
+                yield number
 
     def models(self) -> list[str]:
         """Return the names of all models, sorted: of the folders with versions."""
@@ -204,7 +214,7 @@ class FileRegistry:
     def summaries(self, name: str, newest: int) -> list[VersionSummary]:
         """Return the ``newest`` versions without their files, as :meth:`Registry.summaries` describes."""
         found = []
-        for number in reversed(self.numbers(name)[-newest:]):
+        for number in islice(self._newest_numbers(name), newest):
             summary = VersionSummary(version=number)
             with suppress(InvalidInputError):
                 if (version := self._load(name, number, _MAX_SHOWN_BYTES)) is not None:
@@ -217,10 +227,10 @@ class FileRegistry:
 
     def history(self, name: str, *, newest: int | None = None) -> list[Promotion]:
         """Return all promotions, oldest first, or only the ``newest``."""
-        numbers = storage.numbered(self.root, f"{check_name(name)}/promotions", ".json")
         if newest is None:
-            return changes(self._promotion(name, number) for number in numbers)
-        return changes(self._promotion(name, number, _MAX_SHOWN_BYTES) for number in numbers[-newest:])
+            return continued_history((), changes(self._records(name)))
+        records = islice(self._records(name, _MAX_SHOWN_BYTES), _MOST_SHOWN)
+        return [*islice(changes(records), newest)][::-1]
 
     def champion(self, name: str) -> ModelVersion | None:
         """Return the current champion, or ``None`` before the first promotion."""
@@ -242,7 +252,8 @@ class FileRegistry:
 
     def last_promotion(self, name: str) -> Promotion | None:
         """Return the newest promotion, or ``None``, as :meth:`Registry.last_promotion` describes."""
-        return self._latest_promotion(check_name(name), _MAX_SHOWN_BYTES)[1]
+        latest = self._latest_promotion(check_name(name), _MAX_SHOWN_BYTES)[1]
+        return latest.promotion if latest else None
 
     def promote(
         self,
@@ -258,9 +269,9 @@ class FileRegistry:
             number, latest = self._latest_promotion(check_name(name))
             self.version(name, version)  # after the latest promotion, as `delete` expects
             if latest and latest.version == version and (latest.hold == hold or expected_champion is not ...):
-                return latest
+                return latest.promotion
             if self._deletion_mark(name, version) is not None:
-                raise missing_version(name, version, self.numbers(name))
+                raise missing_version(name, version, self._newest_numbers(name))
             previous = latest.version if latest else None
             check_not_held(latest, version, expected_champion)
             check_champion(name, previous, expected_champion)
@@ -278,7 +289,9 @@ class FileRegistry:
             if storage.put_new(self.root, _promotion_path(name, number + 1), encode(record)):
                 return record
 
-    def delete(self, name: str, version: int, *, check: Callable[[], None] | None = None) -> None:
+    def delete(
+        self, name: str, version: int, *, check: Callable[[], None] | None = None, known: Sequence[Promotion] = ()
+    ) -> None:
         """Delete a version for good, as :meth:`Registry.delete` describes.
 
         A mark keeps others from promoting or registering it again. Then a record among the promotions shows that none
@@ -287,15 +300,17 @@ class FileRegistry:
         """
         names = storage.names_in(self.root, _home(check_name(name), version)) if isinstance(version, int) else []
         if _MANIFEST in names:
-            self._mark_for_deletion(name, version, check)
+            self._mark_for_deletion(name, version, check, known)
         elif _DELETING not in names:
-            raise missing_version(name, version, self.numbers(name))
+            raise missing_version(name, version, self._newest_numbers(name))
         home = _home(name, version)
         for part in (_MANIFEST, *(one for one in storage.names_in(self.root, home) if one != _DELETING), _DELETING):
             storage.remove(self.root, f"{home}/{part}")
         storage.remove(self.root, home)
 
-    def _mark_for_deletion(self, name: str, version: int, check: Callable[[], None] | None) -> None:
+    def _mark_for_deletion(
+        self, name: str, version: int, check: Callable[[], None] | None, known: Sequence[Promotion]
+    ) -> None:
         """Return when neither a promotion nor a registration can use the version any more, else raise an error."""
         mark, path = DeletionMark(), f"{_home(name, version)}/{_DELETING}"
         if not storage.put_new(self.root, path, mark.text.encode()):
@@ -307,19 +322,20 @@ class FileRegistry:
             while True:
                 number, latest = self._latest_promotion(name)
                 champion = None if latest is None else self._promoted(number, latest).version
-                check_deletable(name, version, champion, self.history(name))
+                check_deletable(name, version, champion, continued_history(known, changes(self._records(name))))
                 assert latest is not None
-                if storage.put_new(self.root, _promotion_path(name, number + 1), encode(latest)):
+                record = latest.model_copy(update={"repeats": latest.repeats or number})
+                if storage.put_new(self.root, _promotion_path(name, number + 1), encode(record)):
                     return
         except BaseException:
             if mark.may_remove(self._deletion_mark(name, version)):
                 storage.remove(self.root, path)
             raise
 
-    def unfinished(self, name: str) -> list[int]:
-        """Return the numbers of the versions whose deletion was interrupted."""
+    def unfinished(self, name: str, *, known: Collection[int] = ()) -> list[int]:
+        """Return the numbers of the versions whose deletion was interrupted, as :meth:`Registry.unfinished` says."""
         numbers = storage.numbered(self.root, f"{check_name(name)}/versions")
-        return [number for number in numbers if self._deletion_mark(name, number) is not None]
+        return [one for one in numbers if one not in known and self._deletion_mark(name, one) is not None]
 
     def _deletion_mark(self, name: str, number: int) -> str | None:
         data = storage.read(self.root, f"{_home(name, number)}/{_DELETING}")
@@ -397,12 +413,21 @@ class FileRegistry:
             raise InvalidInputError(f"{place}: version", f"{version.name} {version.version}", f"{name} {number}")
         return version
 
-    def _promotion(self, name: str, number: int, max_bytes: int | None = None) -> Promotion:
+    def _records(self, name: str, max_bytes: int | None = None) -> Iterator[Promotion]:
+        """Yield the promotions, newest first, with repetitions of earlier releases only."""
+        first = None
+        for number in reversed(storage.numbered(self.root, f"{check_name(name)}/promotions", ".json")):
+            if first is None or number < first:
+                record = self._promotion(name, number, max_bytes)
+                first = min(record.repeats or number, number)
+                yield record.promotion
+
+    def _promotion(self, name: str, number: int, max_bytes: int | None = None) -> StoredPromotion:
         path = _promotion_path(name, number)
         data = storage.read(self.root, path, max_bytes)
         if data is None:  # deleted by hand since its number was listed
             raise FileNotFoundError(str(self.root / path))
-        promotion = decode(Promotion, data, str(self.root / path))
+        promotion = decode(StoredPromotion, data, str(self.root / path))
         if promotion.name != name:  # copied by hand from another model
             raise InvalidInputError(f"{self.root / path}: name", promotion.name, repr(name))
         return promotion
@@ -422,7 +447,7 @@ class FileRegistry:
         )
         return InvalidInputError(f"{self.root / _promotion_path(name, number)}: version", version, accepted)
 
-    def _latest_promotion(self, name: str, max_bytes: int | None = None) -> tuple[int, Promotion | None]:
+    def _latest_promotion(self, name: str, max_bytes: int | None = None) -> tuple[int, StoredPromotion | None]:
         """Return the number and record of the newest promotion, or 0 and ``None`` before the first promotion."""
         number = max(storage.numbered(self.root, f"{name}/promotions", ".json"), default=0)
         return number, self._promotion(name, number, max_bytes) if number else None

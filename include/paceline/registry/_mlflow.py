@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from types import EllipsisType
@@ -41,6 +41,7 @@ from paceline.registry.base import (
     check_model_dir,
     check_not_held,
     check_reference,
+    continued_history,
     missing_version,
     read_reference,
 )
@@ -178,7 +179,7 @@ http://localhost:5000
         """Return a version; raise InvalidInputError if it does not exist or, with a signing key, is not signed."""
         if (found := self._get(check_name(name), version)) is not None:
             return found
-        raise missing_version(name, version, self.numbers(name))
+        raise missing_version(name, version, reversed(self.numbers(name)))
 
     def versions(self, name: str) -> list[ModelVersion]:
         """Return all versions, oldest first; with a signing key, only those that it has signed."""
@@ -196,23 +197,29 @@ http://localhost:5000
 
     def summaries(self, name: str, newest: int) -> list[VersionSummary]:
         """Return the ``newest`` versions without their files, as :meth:`Registry.summaries` describes."""
-        found = self._server.search_versions(f"name = '{check_name(name)}'", newest=newest)
+        size = newest
+        while True:  # until there are enough besides those that are being deleted
+            found = self._server.search_versions(f"name = '{check_name(name)}'", newest=size)
+            versions = [*_first_of_each_key(found)][-newest:]
+            if len(versions) == newest or len(found) < size:
+                break
+            size *= 10
         return [
             VersionSummary(
                 version=int(one["version"]),
                 created_at=datetime.fromtimestamp(int(one["creation_timestamp"]) / 1000, timezone.utc),
                 signed=_SIGNATURE in tags_of(one),
             )
-            for one in reversed(list(_first_of_each_key(found)))
+            for one in reversed(versions)
         ]
 
     def history(self, name: str, *, newest: int | None = None) -> list[Promotion]:
-        """Return all promotions, oldest first, or only the ``newest``, at most 20.
+        """Return all promotions, oldest first, or only the ``newest``.
 
         There is none for a champion that a user has chosen in MLflow.
         """
         log = self._log(name)
-        return changes(entry.promotion for entry in (log.entries() if newest is None else log.recent()[-newest:]))
+        return [*changes(entry.promotion for entry in log.entries())] if newest is None else log.newest(newest)
 
     def champion(self, name: str) -> ModelVersion | None:
         """Return the version with the alias ``champion``, or ``None`` before the first promotion.
@@ -254,7 +261,7 @@ http://localhost:5000
             self.version(name, version)  # after the latest promotion, as `delete` expects
             champion, last = log.aliases().get(CHAMPION), latest.promotion.version if latest else None
             if champion != version and _DELETING in self._tags(name, version):
-                raise missing_version(name, version, self.numbers(name))
+                raise missing_version(name, version, reversed(self.numbers(name)))
             if champion is None and last is not None:
                 if expected_champion is not ...:
                     raise missing_champion(name, last)
@@ -279,7 +286,9 @@ http://localhost:5000
                 self._update_challenger(name)
                 return entry.promotion
 
-    def delete(self, name: str, version: int, *, check: Callable[[], None] | None = None) -> None:
+    def delete(
+        self, name: str, version: int, *, check: Callable[[], None] | None = None, known: Sequence[Promotion] = ()
+    ) -> None:
         """Delete a version and its run, as :meth:`Registry.delete` describes. ``mlflow gc`` removes the run's files.
 
         The order with promotions is that of ``FileRegistry``. A version with an alias that a person has set stays.
@@ -288,7 +297,7 @@ http://localhost:5000
         place = {"name": check_name(name), "version": str(number)}
         found = self._server.call_if_found("GET", "/model-versions/get", **place) if number else None
         if found is None:
-            raise missing_version(name, version, self.numbers(name))
+            raise missing_version(name, version, reversed(self.numbers(name)))
         if _KEY not in tags_of(found["model_version"]):
             accepted = "a version that Paceline has registered; delete those of other tools in MLflow"
             raise InvalidInputError("version", version, accepted)
@@ -298,7 +307,7 @@ http://localhost:5000
         try:
             if check is not None:
                 check()
-            self._order_deletion(name, version)
+            self._order_deletion(name, version, known)
             # MLflow stores tags unconditionally, so another process may have marked the version at the same time.
             if self._tags(name, version).get(_DELETING) != mark.text:
                 raise InvalidInputError("version", version, "a version that no other process deletes; repeat it")
@@ -312,7 +321,7 @@ http://localhost:5000
         self._server.call_if_found("DELETE", "/model-versions/delete", place)
         self._update_challenger(name)
 
-    def _order_deletion(self, name: str, version: int) -> None:
+    def _order_deletion(self, name: str, version: int, known: Sequence[Promotion]) -> None:
         """Return when no promotion can choose the marked version any more, else raise an error."""
         log = self._log(name)
         while True:
@@ -320,15 +329,15 @@ http://localhost:5000
             if latest and not latest.published:
                 log.complete(latest)
                 continue
-            check_deletable(name, version, log.champion(), self.history(name))
+            check_deletable(name, version, log.champion(), continued_history(known, changes(log.newest_first())))
             named = [alias for alias, number in log.aliases().items() if number == version and alias != _CHALLENGER]
             if named:
                 raise VersionNeededError("version", version, f"a version without the alias {named[0]!r}")
             if latest and log.repeat(latest):
                 return
 
-    def unfinished(self, name: str) -> list[int]:
-        """Return the numbers of the versions whose deletion was interrupted."""
+    def unfinished(self, name: str, *, known: Collection[int] = ()) -> list[int]:
+        """Return the numbers of the versions whose deletion was interrupted; one request returns all of them."""
         found = self._server.search_versions(f"name = '{check_name(name)}'")
         return [int(version["version"]) for version in found if _DELETING in tags_of(version)]
 

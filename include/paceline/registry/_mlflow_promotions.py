@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from paceline.errors import InvalidInputError
 from paceline.registry._mlflow_server import ALREADY_EXISTS, NOT_FOUND, MlflowError, MlflowServer
+from paceline.registry.base import changes
 from paceline.registry.manifest import Promotion
 
 CHAMPION = "champion"
@@ -28,6 +29,7 @@ _ATTEMPT, _PUBLISHED, _HOLD = "paceline.attempt", "paceline.published", "pacelin
 _PROMOTED_AT = "paceline.promoted_at"  # of a repeated promotion, in ms
 _POLL_S = 0.2
 _RECENT = 20  # versions of the log that most calls read
+_MOST_SHOWN = 10_000  # versions of the log that a server reads for its pages
 _LONGEST_REASON = 5000  # characters that a description can have in all of MLflow's databases
 
 
@@ -59,6 +61,22 @@ class PromotionLog:
     def entries(self) -> list[LoggedPromotion]:
         """Return the valid promotions, oldest first."""
         return self._replay(self._server.search_versions(f"name = '{self._log}'"))
+
+    def newest(self, number: int) -> list[Promotion]:
+        """Return the newest promotions without repetitions, oldest first: those of the newest 10,000 versions."""
+        found: list[Promotion] = []
+        for size in (_RECENT, _MOST_SHOWN):
+            versions = self._newest_versions(size)
+            found = [*changes(entry.promotion for entry in self._valid(versions, size))]
+            if len(versions) < size or len(found) >= number:
+                break
+        return found[-number:]
+
+    def newest_first(self) -> Iterator[Promotion]:
+        """Yield the promotions, newest first: the newest from one request, and then all others from a second one."""
+        recent = self.recent()
+        yield from (entry.promotion for entry in reversed(recent))
+        yield from (entry.promotion for entry in reversed(self.entries()) if entry.number < recent[0].number)
 
     def latest(self) -> LoggedPromotion | None:
         """Return the newest valid promotion, or ``None``."""
@@ -187,8 +205,14 @@ class PromotionLog:
 
     def recent(self) -> list[LoggedPromotion]:
         """Return the valid promotions among the newest 20 versions, or all if none of these versions is published."""
-        versions = self._server.search_versions(f"name = '{self._log}'", newest=_RECENT)
-        if len(versions) == _RECENT:  # there may be older versions, so start with a promotion that is known to be valid
+        return self._valid(self._newest_versions(_RECENT), _RECENT)
+
+    def _newest_versions(self, size: int) -> list[dict[str, Any]]:
+        return self._server.search_versions(f"name = '{self._log}'", newest=size)
+
+    def _valid(self, versions: list[dict[str, Any]], size: int) -> list[LoggedPromotion]:
+        """Return the valid promotions among the newest ``size`` versions."""
+        if len(versions) == size:  # there may be older versions, so start with a promotion that is known to be valid
             published = (index for index, version in enumerate(versions) if _PUBLISHED in tags_of(version))
             first = next(published, None)
             if first is None:

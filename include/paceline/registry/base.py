@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
 from types import EllipsisType
 from typing import Protocol
@@ -36,6 +36,7 @@ from paceline.runtime.temporary import TemporaryFolder
 StoragePath = str | os.PathLike[str] | UPath | ProxyUPath
 
 _DELETION_TIMEOUT = timedelta(minutes=10)
+_MOST_NAMED = 20  # versions in an error
 _REFERENCE_SUFFIXES = (".csv.gz", ".csv", ".parquet")
 
 
@@ -120,7 +121,11 @@ class Registry(Protocol):
         """
 
     def history(self, name: str, *, newest: int | None = None) -> list[Promotion]:
-        """Return all promotions, oldest first; or only the ``newest``, of which none has a record of more than 1 MB."""
+        """Return all promotions, oldest first, or only the ``newest``, so that a server may call it for its pages.
+
+        With ``newest``, no record of more than 1 MB is read, and a bounded number of records. Deletions of versions
+        are no promotions, and hide none.
+        """
 
     def champion(self, name: str) -> ModelVersion | None:
         """Return the current champion, or ``None`` before the first promotion."""
@@ -167,7 +172,9 @@ class Registry(Protocol):
     def models(self) -> list[str]:
         """Return the names of all models, sorted."""
 
-    def delete(self, name: str, version: int, *, check: Callable[[], None] | None = None) -> None:
+    def delete(
+        self, name: str, version: int, *, check: Callable[[], None] | None = None, known: Sequence[Promotion] = ()
+    ) -> None:
         """Delete a version for good. Its number is not used again, and the history of promotions stays.
 
         A reader finds the version complete or not at all. A version that another process promotes or registers again in
@@ -179,6 +186,9 @@ class Registry(Protocol):
         check:
             Called when no other process can begin to use the version any more. If it raises an error, the version
             stays.
+        known:
+            The promotions that :meth:`history` has returned before. With them, only newer ones are read, so that many
+            deletions take time in proportion to their number.
 
         Raises
         ------
@@ -188,10 +198,15 @@ class Registry(Protocol):
             If the version does not exist, if another tool has registered it, or if another process is deleting it.
         """
 
-    def unfinished(self, name: str) -> list[int]:
+    def unfinished(self, name: str, *, known: Collection[int] = ()) -> list[int]:
         """Return the numbers of the versions whose deletion was interrupted. No other method but ``version`` has them.
 
         A repeated :meth:`delete` finishes the deletion, or makes the version usable again if it is needed.
+
+        Parameters
+        ----------
+        known:
+            Numbers that a folder's registry need not look at, such as those of :meth:`numbers`.
         """
 
     def uri(self, version: ModelVersion) -> str:
@@ -309,12 +324,25 @@ def check_not_held(latest: Promotion | None, version: int, expected: int | Ellip
         raise ChampionHeldError("version", version, f"{latest.version}, the champion, which is held: {latest.reason}")
 
 
-def changes(promotions: Iterable[Promotion]) -> list[Promotion]:
-    """Return the promotions without repetitions: a deletion repeats the promotion in force as the next record.
+def changes(promotions: Iterable[Promotion]) -> Iterator[Promotion]:
+    """Yield the promotions without repetitions: a deletion repeats the promotion in force as the next record.
 
     With its record, a deletion takes part in the order of the promotions: a promotion that was decided before it fails.
     """
-    return [promotion for promotion, _ in groupby(promotions)]
+    return (promotion for promotion, _ in groupby(promotions))
+
+
+def continued_history(known: Sequence[Promotion], newest_first: Iterable[Promotion]) -> list[Promotion]:
+    """Return the history of promotions, of which a caller has read a part before. Read only newer promotions.
+
+    Without the last of the ``known`` promotions among them, all are read.
+    """
+    newer: list[Promotion] = []
+    for promotion in newest_first:
+        if known and promotion == known[-1]:
+            return [*known, *reversed(newer)]
+        newer.append(promotion)
+    return newer[::-1]
 
 
 def champion_before(history: Sequence[Promotion], champion: int | None) -> int | None:
@@ -364,7 +392,8 @@ class DeletionMark:
             raise InvalidInputError("version", version, accepted)
 
 
-def missing_version(name: str, version: object, existing: Iterable[int]) -> InvalidInputError:
-    """Return the error for a version that does not exist. It names the existing versions."""
-    numbers = ", ".join(map(str, existing)) or "none yet"
-    return InvalidInputError("version", version, f"a version of {name!r} ({numbers})")
+def missing_version(name: str, version: object, newest_first: Iterable[int]) -> InvalidInputError:
+    """Return the error for a version that does not exist. It names the newest 20 of the existing versions."""
+    found = [*map(str, islice(newest_first, _MOST_NAMED + 1))]
+    shown = [*(["..."] if len(found) > _MOST_NAMED else []), *reversed(found[:_MOST_NAMED])]
+    return InvalidInputError("version", version, f"a version of {name!r} ({', '.join(shown) or 'none yet'})")

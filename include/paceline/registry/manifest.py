@@ -188,6 +188,21 @@ class Promotion(_Record):
     hold: bool = False
 
 
+class StoredPromotion(Promotion):
+    """A promotion as a file stores it.
+
+    A deletion stores the promotion in force once more; ``repeats`` is then the number of the promotion's own record,
+    and all records between the two repeat it, too. Records of earlier releases lack it.
+    """
+
+    repeats: int | None = Field(default=None, exclude_if=lambda repeats: repeats is None)
+
+    @property
+    def promotion(self) -> Promotion:
+        """The promotion without ``repeats``."""
+        return Promotion(**self.model_dump(exclude={"repeats"}))
+
+
 class VersionSummary(_Record):
     """What a registry tells a page about a version, without its files.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -233,6 +234,37 @@ def test_killed_removal_is_repeated(store: Store, champions: Registry, api: Airf
     assert actions(*options)["1"] == ("remove", "its removal was interrupted")
     assert prune(*options, "--remove", "--yes")[0] == 0
     assert not (store.root / "flights" / "versions" / "000001").exists()
+
+
+@in_a_folder
+def test_killed_registration_is_removed_a_day_after_its_last_file(
+    store: Store, champions: Registry, api: Airflow, prune: Any, actions: Any, tmp_path: Path
+) -> None:
+    """The process ends with SIGKILL after it has copied a file, and nothing repeats the registration."""
+    program = (
+        "import os, signal, sys\n"
+        "from paceline.registry import FileRegistry, storage\n"
+        "copy = storage.copy\n"
+        "def kill(*arguments):\n"
+        "    copy(*arguments)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "storage.copy = kill\n"
+        "FileRegistry(sys.argv[1]).register(sys.argv[2], name='flights', key='run 8')\n"
+    )
+    killed = [sys.executable, "-c", program, store.location, str(tmp_path / "model")]
+    assert subprocess.run(killed, check=False).returncode == -9
+    home = store.root / "flights" / "versions" / "000008"
+    options = ("--registry", store.location, "--keep-last", "9", "--older-than", "1s")
+    assert actions(*options)["8"] == ("keep", "not old enough")
+    for path in names(home):
+        os.utime(home / path, (time.time() - 86_500,) * 2)
+    assert actions(*options[:-1], "200d")["8"] == ("keep", "not old enough"), "the fixture is 100 days in the future"
+    code, shown, _ = prune(*options, "--remove", "--yes")
+    assert code == 0
+    assert re.search(r"remove +version +1d +21 B +\S+ flights 8 +its registration was interrupted", shown)
+    assert shown.endswith(f"Removed version {store.location} flights 8\n")
+    assert not home.exists()
+    assert store.open().register(tmp_path / "model", name="flights", key="run 8").version == 9
 
 
 @in_a_folder

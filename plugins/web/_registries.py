@@ -65,7 +65,7 @@ class ChampionReading(BaseModel):
 
 
 class ModelReading(ChampionReading):
-    """Also the newest versions of the model, newest first, and its newest promotions, oldest first.
+    """Also the newest promotions of the model, oldest first, and its newest versions and those champions, newest first.
 
     ``url`` is the page of the model on the MLflow server. ``older`` is whether there are older versions.
     """
@@ -171,14 +171,24 @@ def check_has(registry: Registry, model: str) -> None:
 
 
 def _read_model(registry: Registry, location: str, model: str) -> ModelReading:
-    known = _read_champion(registry, location, model).model_dump()
-    versions = registry.summaries(model, _MOST_VERSIONS + 1)
+    reading = _read_champion(registry, location, model)
+    newest = registry.summaries(model, _MOST_VERSIONS + 1)
     promotions = registry.history(model, newest=_MOST_PROMOTIONS)
+    versions = {one.version: one for one in newest[:_MOST_VERSIONS]}
+    champions = {reading.champion, *(number for one in promotions for number in (one.version, one.previous))}
+    for number in champions - versions.keys():
+        if number is not None and (found := registry.summary(model, number)) is not None:
+            versions[number] = found
     url = None
     if location.startswith(MLFLOW) and (ui := MlflowHook(location.removeprefix(MLFLOW)).get_ui_url()) is not None:
         url = f"{ui}/#/models/{model}"
-    older = len(versions) > _MOST_VERSIONS
-    return ModelReading(**known, versions=versions[:_MOST_VERSIONS], promotions=promotions, older=older, url=url)
+    return ModelReading(
+        **reading.model_dump(),
+        versions=sorted(versions.values(), key=lambda one: one.version, reverse=True),
+        promotions=promotions,
+        older=len(newest) > _MOST_VERSIONS,
+        url=url,
+    )
 
 
 def _read_champion(registry: Registry, location: str, model: str) -> ChampionReading:

@@ -19,7 +19,7 @@ from tests.mlflow_server import MlflowServer
 from tests.unit.plugins.test_overview import promote_task, start_task
 
 from paceline.contract import EVALUATION_XCOM, PROMOTION_XCOM
-from paceline.plugins.web import _changes
+from paceline.plugins.web import _changes, _registries
 from paceline.plugins.web import model as route
 from paceline.plugins.web._registries import ModelReading, RegistryReader, read_models
 from paceline.plugins.web.model import ChampionChange, ModelView, ShownPromotion
@@ -152,6 +152,22 @@ def test_rollback_stores_its_author_and_is_shown_at_once(
     assert (found.reading.champion, found.reading.held) == (1, True)
     released = change(session, registry.root, seen=1, reason="Sundays are fixed")
     assert (released.version, released.hold) == (1, False)
+
+
+def test_earlier_champions_are_listed_however_many_versions_are_newer(
+    session: Session, registry: FileRegistry, model_dir: Path, push: Push, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_registries, "_MOST_VERSIONS", 2)
+    push(registry.root)
+    registry.register(model_dir, name="flights", lineage={"dag_id": "retrain"})
+    registry.register(model_dir, name="flights", lineage={"dag_id": "retrain"})
+    found = view(session, registry.root)
+    assert ([one.version for one in found.versions], found.older) == ([5, 4, 2, 1], True)
+    assert [found.versions[2].metrics, found.versions[2].run_id] == [{"auc": 0.72}, "run-2"]
+    change(session, registry.root, hold=True)
+    assert change(session, registry.root, seen=1).hold is False
+    registry.delete("flights", 2, check=lambda: None)
+    assert [one.version for one in view(session, registry.root).versions] == [5, 4, 1]
 
 
 def test_champion_that_has_changed_since_the_user_read_it_stays(

@@ -135,7 +135,10 @@ def open_safely(location: str) -> Registry:
                 raise ValueError(conn_id)
             conn_type = BaseHook.get_connection(conn_id).conn_type
         except Exception:  # the errors of all backends of secrets
-            raise UnreadableError("The API server has no connection with the registry's name.") from None
+            text = "The API server has no connection with the registry's name."
+            if conf.getboolean("core", "multi_team", fallback=False):
+                text = f"{text} It does not use connections of teams."
+            raise UnreadableError(text) from None
         if conn_type != MlflowHook.conn_type:  # its password must not be sent to another kind of server
             raise UnreadableError(f"The type of its connection is not {MlflowHook.conn_type!r}.")
         return MlflowHook(conn_id).get_conn(patience_s=_PATIENCE_S, open_path=_refuse)

@@ -140,6 +140,16 @@ def test_registry_that_the_api_server_must_not_or_cannot_open_has_a_problem(
     assert reading.champion is None
 
 
+def test_connection_of_a_team_is_a_problem_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
+    monkeypatch.setenv(
+        "AIRFLOW_CONN__SALES___MODELS", json.dumps({"conn_type": "mlflow", "host": "http://127.0.0.1:1"})
+    )
+    for location in ("mlflow://models", "mlflow://_sales___models"):
+        (reading,) = read_champions(location, ["flights"])
+        assert "does not use connections of teams" in (reading.problem or "")
+
+
 def test_listed_object_store_is_read_and_no_other(
     session: Session, tmp_path: Path, push_result: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from fastapi import HTTPException
 
-from paceline.errors import PacelineError
-from paceline.registry import Promotion
+from paceline.errors import InvalidInputError, PacelineError
+from paceline.registry import Promotion, Registry, VersionSummary
 
-from ._registries import Place, UnreadableError, check_has, open_safely
+from ._registries import MLFLOW, Place, UnreadableError, check_has, open_safely
 
 _WAIT_S = 20.0
 _ELSEWHERE = "run `paceline model promote` where the tasks run"
 _busy: set[Place] = set()
 _lock = threading.Lock()
 log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 
 
 class NewChampion(NamedTuple):
@@ -33,31 +35,58 @@ class NewChampion(NamedTuple):
 
 def promote(change: NewChampion) -> Promotion:
     """Make a version the champion, in a thread. Raise HTTPException, also if the registry has not answered in 20 s."""
-    outcome: Future[Promotion] = Future()
+    late = ": the champion may still change; look at the page again"
+    return _call(change.place, lambda registry: _promote(registry, change), late)
+
+
+def read_origins(place: Place, versions: Collection[VersionSummary]) -> set[str | None]:
+    """Return the DAGs that have registered some versions; ``None`` among them if one is unknown.
+
+    The summaries of an MLflow server lack them, so this reads the manifests. Raise the errors of :func:`promote`.
+    """
+    if place[0].startswith(MLFLOW):
+        return _call(place, lambda registry: {_read_origin(registry, place[1], one.version) for one in versions}, "")
+    return {_origin(one.lineage) for one in versions}
+
+
+def _read_origin(registry: Registry, model: str, version: int) -> str | None:
+    try:
+        return _origin(registry.version(model, version).lineage)
+    except InvalidInputError:  # damaged, or on a store that the API server does not open
+        return None
+
+
+def _origin(lineage: Mapping[str, object]) -> str | None:
+    dag_id = lineage.get("dag_id")
+    return dag_id if isinstance(dag_id, str) else None
+
+
+def _call(place: Place, act: Callable[[Registry], _Result], late: str) -> _Result:
+    """Call a function with a model's registry, in a thread. ``late`` ends the error if it has not answered in time."""
+    outcome: Future[_Result] = Future()
 
     def run() -> None:
-        promotion: Promotion | None = None
-        error: BaseException | None = None
         try:
-            promotion = _promote(change)
-        except BaseException as raised:
-            error = raised
-        with _lock:
-            _busy.discard(change.place)
-        if promotion is None:
+            try:
+                registry = open_safely(place[0])
+                check_has(registry, place[1])
+                result = act(registry)
+            finally:
+                with _lock:
+                    _busy.discard(place)
+        except BaseException as error:
             outcome.set_exception(error)
         else:
-            outcome.set_result(promotion)
+            outcome.set_result(result)
 
     with _lock:
-        if change.place in _busy:
+        if place in _busy:
             raise HTTPException(409, "Another change of this model's champion has not ended yet")
-        _busy.add(change.place)
+        _busy.add(place)
     # A daemon: a folder on a file server that is away must not keep the API server from ending.
     threading.Thread(target=run, daemon=True).start()
     if not wait([outcome], _WAIT_S).done:
-        text = f"The registry has not answered in {_WAIT_S:g} s: the champion may still change; look at the page again"
-        raise HTTPException(504, text)
+        raise HTTPException(504, f"The registry has not answered in {_WAIT_S:g} s{late}")
     try:
         return outcome.result()
     except UnreadableError as error:
@@ -66,14 +95,12 @@ def promote(change: NewChampion) -> Promotion:
         text = f"The API server cannot write to the registry ({type(error).__name__}): {_ELSEWHERE}"
         raise HTTPException(409, text) from None
     except PacelineError as error:  # its text may have content of a file
-        log.warning("Champion of %s in %s not changed: %s", *reversed(change.place), error)
+        log.warning("Champion of %s in %s not changed: %s", *reversed(place), error)
         raise HTTPException(409, f"The registry has refused the change: {_ELSEWHERE}, which says why") from None
 
 
-def _promote(change: NewChampion) -> Promotion:
-    location, model = change.place
-    registry = open_safely(location)
-    check_has(registry, model)
+def _promote(registry: Registry, change: NewChampion) -> Promotion:
+    model = change.place[1]
     champion, last = registry.champion_number(model), registry.last_promotion(model)
     if champion != change.seen:
         raise HTTPException(409, f"The champion has changed: it is now {_name(champion)}")

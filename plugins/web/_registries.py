@@ -14,6 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -34,7 +35,8 @@ MLFLOW = "mlflow://"
 _PATIENCE_S = 5.0
 _FRESH_S = 10.0
 _KEPT_S = 300.0
-_MAX_THREADS = 8
+_HUNG_S = 30.0
+_MAX_THREADS, _MAX_HUNG = 8, 64
 _LONGEST_REASON = 2000  # characters
 _MOST_VERSIONS = 50
 _MOST_PROMOTIONS = 20
@@ -65,7 +67,7 @@ class ChampionReading(BaseModel):
 
 
 class ModelReading(ChampionReading):
-    """Also the newest versions of the model, newest first, and its newest promotions, oldest first.
+    """Also the newest promotions of the model, oldest first, and its newest versions and those champions, newest first.
 
     ``url`` is the page of the model on the MLflow server. ``older`` is whether there are older versions.
     """
@@ -133,7 +135,10 @@ def open_safely(location: str) -> Registry:
                 raise ValueError(conn_id)
             conn_type = BaseHook.get_connection(conn_id).conn_type
         except Exception:  # the errors of all backends of secrets
-            raise UnreadableError("The API server has no connection with the registry's name.") from None
+            text = "The API server has no connection with the registry's name."
+            if conf.getboolean("core", "multi_team", fallback=False):
+                text = f"{text} It does not use connections of teams."
+            raise UnreadableError(text) from None
         if conn_type != MlflowHook.conn_type:  # its password must not be sent to another kind of server
             raise UnreadableError(f"The type of its connection is not {MlflowHook.conn_type!r}.")
         return MlflowHook(conn_id).get_conn(patience_s=_PATIENCE_S, open_path=_refuse)
@@ -171,14 +176,24 @@ def check_has(registry: Registry, model: str) -> None:
 
 
 def _read_model(registry: Registry, location: str, model: str) -> ModelReading:
-    known = _read_champion(registry, location, model).model_dump()
-    versions = registry.summaries(model, _MOST_VERSIONS + 1)
+    reading = _read_champion(registry, location, model)
+    newest = registry.summaries(model, _MOST_VERSIONS + 1)
     promotions = registry.history(model, newest=_MOST_PROMOTIONS)
+    versions = {one.version: one for one in newest[:_MOST_VERSIONS]}
+    champions = {reading.champion, *(number for one in promotions for number in (one.version, one.previous))}
+    for number in champions - versions.keys():
+        if number is not None and (found := registry.summary(model, number)) is not None:
+            versions[number] = found
     url = None
     if location.startswith(MLFLOW) and (ui := MlflowHook(location.removeprefix(MLFLOW)).get_ui_url()) is not None:
         url = f"{ui}/#/models/{model}"
-    older = len(versions) > _MOST_VERSIONS
-    return ModelReading(**known, versions=versions[:_MOST_VERSIONS], promotions=promotions, older=older, url=url)
+    return ModelReading(
+        **reading.model_dump(),
+        versions=sorted(versions.values(), key=lambda one: one.version, reverse=True),
+        promotions=promotions,
+        older=len(newest) > _MOST_VERSIONS,
+        url=url,
+    )
 
 
 def _read_champion(registry: Registry, location: str, model: str) -> ChampionReading:
@@ -193,8 +208,19 @@ def _read_champion(registry: Registry, location: str, model: str) -> ChampionRea
     return reading.model_copy(update={"promoted_at": at, "reason": last.reason[:_LONGEST_REASON], "held": last.hold})
 
 
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A thread that reads a registry."""
+
+    location: str
+    began_s: float
+
+
 class RegistryReader(Generic[Reading]):
     """Reads registries in threads, at most one for each registry, and keeps the readings for some seconds.
+
+    At most eight threads read at once. A thread that has read for 30 s presumably waits for a file server that is away,
+    and does not count; with 64 of them, no further registries are read.
 
     Parameters
     ----------
@@ -206,6 +232,8 @@ class RegistryReader(Generic[Reading]):
         Seconds that :meth:`readings` waits for the registries. A later call returns what was read after them.
     fresh_s:
         Seconds after which a reading is repeated. A reading of up to five minutes is returned in the meantime.
+    clock:
+        Returns the time in seconds.
     """
 
     def __init__(
@@ -215,32 +243,40 @@ class RegistryReader(Generic[Reading]):
         *,
         wait_s: float = 2.0,
         fresh_s: float = _FRESH_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._read, self._kind, self._wait_s, self._fresh_s = read, kind, wait_s, fresh_s
+        self._read, self._kind, self._wait_s, self._fresh_s, self._clock = read, kind, wait_s, fresh_s, clock
         self._known: dict[Place, tuple[float, Reading]] = {}
-        self._busy: set[str] = set()
+        self._running: dict[str, _Run] = {}
         self._changed = threading.Condition()
 
     def forget(self, place: Place) -> None:
         """Read this place again at the next call, because it has changed."""
         with self._changed:
             self._known.pop(place, None)
+            self._running.pop(place[0], None)  # it may have read the place before the change
 
     def readings(self, places: Iterable[Place]) -> list[Reading]:
-        """Return a reading for each place, in ``wait_s`` seconds at most."""
-        places, now = list(places), time.monotonic()
+        """Return a reading for each place, in ``wait_s`` seconds at most.
+
+        A call waits for the threads that it starts and for places without a known reading, and for no thread that is
+        older than ``wait_s``. So a registry that does not answer occupies few requests.
+        """
+        places, now = list(places), self._clock()
         with self._changed:
             self._known = {place: known for place, known in self._known.items() if now - known[0] < _KEPT_S}
             stale: dict[str, list[str]] = {}
             for location, model in places:
                 if (location, model) not in self._known or now - self._known[location, model][0] > self._fresh_s:
                     stale.setdefault(location, []).append(model)
-            for location, models in stale.items():
-                if location not in self._busy and len(self._busy) < _MAX_THREADS:
-                    self._busy.add(location)
-                    # A daemon: a folder on a file server that is away must not keep the API server from ending.
-                    threading.Thread(target=self._run, args=(location, models), daemon=True).start()
-            self._changed.wait_for(lambda: not stale.keys() & self._busy, self._wait_s)
+            started = {location for location, models in stale.items() if self._start(location, models, now)}
+            unknown = {place[0] for place in places if place not in self._known}
+            awaited = [run for location in started | unknown if (run := self._running.get(location)) is not None]
+            ends = {run: run.began_s + self._wait_s for run in awaited if run.began_s + self._wait_s > now}
+            self._changed.wait_for(
+                lambda: not any(self._running.get(run.location) is run for run in ends),
+                max(ends.values(), default=now) - now,
+            )
             return [
                 self._known[place][1]
                 if place in self._known
@@ -248,12 +284,25 @@ class RegistryReader(Generic[Reading]):
                 for place in places
             ]
 
-    def _run(self, location: str, models: Collection[str]) -> None:
+    def _start(self, location: str, models: Collection[str], now: float) -> bool:
+        """Start a thread that reads a registry, unless one does, or too many read others."""
+        hung = sum(now - run.began_s > _HUNG_S for run in self._running.values())
+        if location in self._running or len(self._running) - hung >= _MAX_THREADS or hung >= _MAX_HUNG:
+            return False
+        self._running[location] = run = _Run(location, now)
+        # A daemon: a folder on a file server that is away must not keep the API server from ending.
+        threading.Thread(target=self._run, args=(run, models), daemon=True).start()
+        return True
+
+    def _run(self, run: _Run, models: Collection[str]) -> None:
         try:
-            for reading in self._read(location, models):
+            for reading in self._read(run.location, models):
                 with self._changed:
-                    self._known[location, reading.model] = (time.monotonic(), reading)
+                    if self._running.get(run.location) is not run:
+                        return
+                    self._known[run.location, reading.model] = (self._clock(), reading)
         finally:
             with self._changed:
-                self._busy.discard(location)
+                if self._running.get(run.location) is run:
+                    del self._running[run.location]
                 self._changed.notify_all()

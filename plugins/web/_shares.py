@@ -19,7 +19,7 @@ from .pool import has_job
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_ENDED = ("finished", "failed")
+ENDED = ("finished", "failed")
 _WAITING = ("waiting", "preempted")
 
 
@@ -45,7 +45,7 @@ class PoolShare:
     def ended(self) -> bool:
         """Whether the job needs no devices any more."""
         over = self.task.state in FINAL_STATES and not self.lost
-        return over or (self.pace is not None and self.pace.state in _ENDED)
+        return over or (self.pace is not None and self.pace.state in ENDED)
 
     @property
     def held(self) -> float:

@@ -13,13 +13,15 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from paceline.contract import CEILING, PACE, ArbiterStatus, Ceiling
+from paceline.contract import CEILING, PACE, ArbiterStatus, Ceiling, PaceSample
 from paceline.errors import InvalidInputError
 
+from ._shares import ENDED
 from .access import can_change, can_edit_pool
 from .airflow_internals import GetUserDep, SessionDep, Stored, TaskInstance
 from .jobs import parse, same_task
 from .lease import next_version, take_lease
+from .pool import has_job
 
 router = APIRouter(tags=["Arbiter"])
 
@@ -100,10 +102,9 @@ _Rows = dict[tuple[str, str, str, int, str], Stored]
 
 
 def _stored_rows(session: Session, pool: str) -> _Rows:
-    """Return the stored samples and ceilings of all jobs of a pool."""
-    rows = session.scalars(
-        select(Stored).join(TaskInstance, same_task()).where(TaskInstance.pool == pool, Stored.key.in_((PACE, CEILING)))
-    )
+    """Return the stored samples and ceilings of the jobs of a pool that have not ended."""
+    of_pool = select(Stored).join(TaskInstance, same_task()).where(TaskInstance.pool == pool)
+    rows = session.scalars(of_pool.where(Stored.key.in_((PACE, CEILING)), has_job()))
     return {(row.dag_id, row.run_id, row.task_id, row.map_index, row.key): row for row in rows}
 
 
@@ -114,6 +115,9 @@ def _store_grant(session: Session, grant: NewGrant, stored: _Rows, may_change: b
     pace, ceiling = stored.get((*job, PACE)), stored.get((*job, CEILING))
     if pace is None:
         return GrantResult(stored=False, detail="the job no longer exists")
+    sample = PaceSample.read(parse(pace.value))
+    if sample is not None and sample.state in ENDED:  # its task may have another try
+        return GrantResult(stored=False, detail="the job has ended")
     if grant.before != (None if ceiling is None else parse(ceiling.value)):
         return GrantResult(stored=False, detail="its ceiling has changed since the arbiter read it")
     try:

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from paceline.contract import EVALUATION_XCOM, PROMOTION_XCOM, EvaluationResult, PromotionResult
 from paceline.registry import VersionSummary
 
-from ._changes import NewChampion, promote
-from ._registries import ChampionReading, ModelReading, Place, RegistryReader, read_models
+from ._changes import NewChampion, promote, read_origins
+from ._registries import MLFLOW, ChampionReading, ModelReading, Place, RegistryReader, read_models
 from .access import ReadableDags, can_change, can_read_results
 from .airflow_internals import GetUserDep, SessionDep, action_logging, conf
 from .champions import check_same, forget_champion
@@ -26,6 +26,14 @@ router = APIRouter(tags=["Models"])
 _LIMIT = 100  # evaluations, and decisions
 _LONGEST_TEXT = 4000  # characters
 _ORIGIN = ("dag_id", "run_id", "task_id", "map_index", "data_until", "evaluation")
+_NOT_ALLOWED = (
+    "To change the champion, you need permission to edit the task instances of every DAG that evaluates or promotes "
+    "this model."
+)
+_NOT_ALLOWED_IF_UNKNOWN = (
+    "The registry does not say which DAG has registered this version or the champion. To change the champion, you need "
+    "permission to edit the task instances of every DAG that evaluates or promotes a model with this name."
+)
 _reader = RegistryReader(read_models, ModelReading)
 
 
@@ -88,7 +96,7 @@ class ChampionChange(BaseModel):
     registry: str
     model: str
     version: int = Field(ge=1)
-    seen: int | None
+    seen: Annotated[int, Field(ge=1)] | None
     reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
     hold: bool = False
 
@@ -103,7 +111,7 @@ def model_view(session: SessionDep, readable: ReadableDags, user: GetUserDep, re
     place = (registry, model)
     evaluations = _results(session, readable, place, EVALUATION_XCOM, EvaluationResult)
     decisions = _results(session, readable, place, PROMOTION_XCOM, PromotionResult)
-    dags = _dags_of(session, place)
+    dags = _dags_of(session, model)
     reading = _read(session, place, evaluations, decisions)
     return ModelView(
         reading=ChampionReading.model_validate(reading, from_attributes=True),
@@ -112,7 +120,7 @@ def model_view(session: SessionDep, readable: ReadableDags, user: GetUserDep, re
         promotions=[ShownPromotion.model_validate(one, from_attributes=True) for one in reversed(reading.promotions)],
         evaluations=evaluations,
         decisions=decisions,
-        refusal=_refusal(reading, user, dags),
+        refusal=_refusal(reading, user, _in_registry(dags, registry)),
     )
 
 
@@ -130,19 +138,29 @@ def model_view(session: SessionDep, readable: ReadableDags, user: GetUserDep, re
 def change_champion(
     session: SessionDep, readable: ReadableDags, user: GetUserDep, change: ChampionChange
 ) -> ShownPromotion:
-    """Make a version the champion, if the user may edit the tasks of all DAGs of the model. Store the user's name."""
+    """Make a version the champion, if the user may edit the tasks of all DAGs of the model. Store the user's name.
+
+    Another name of the registry may stand for the same folder or server. So the user also needs the right for the DAGs
+    that have registered the version and the champion before; if one is unknown, for the DAGs of all models with this
+    name.
+    """
     place = (change.registry, change.model)
     evaluations = _results(session, readable, place, EVALUATION_XCOM, EvaluationResult)
     decisions = _results(session, readable, place, PROMOTION_XCOM, PromotionResult)
-    dags = _dags_of(session, place)
+    dags = _dags_of(session, change.model)
     reading = _read(session, place, evaluations, decisions)
-    version = next((one for one in reading.versions if one.version == change.version), None)
-    origin = version.lineage.get("dag_id") if version else None
-    # Also the DAG of the version: another name of the registry may stand for the same folder.
-    if (refusal := _refusal(reading, user, dags | ({origin} if isinstance(origin, str) else set()))) is not None:
+    if (refusal := _refusal(reading, user, _in_registry(dags, change.registry))) is not None:
         raise HTTPException(409 if reading.problem else 403, refusal)
+    listed = {one.version: one for one in reading.versions}
+    version = listed.get(change.version)
     if version is None or version.created_at is None:
         raise HTTPException(422, f"version: got {change.version}, expected an undamaged version on the model's page")
+    replaced = [] if change.seen is None else [listed.get(change.seen, VersionSummary(version=change.seen))]
+    origins = read_origins(place, [version, *replaced])
+    if not _may_change(user, [dag_id for dag_id in origins if dag_id is not None]):
+        raise HTTPException(403, _NOT_ALLOWED)
+    if None in origins and not _may_change(user, {dag_id for dag_id, _ in dags}):
+        raise HTTPException(403, _NOT_ALLOWED_IF_UNKNOWN)
     reason = f"{change.reason} ({user.get_name()})"
     promotion = promote(NewChampion(place, change.version, change.seen, reason, change.hold))
     _reader.forget(place)
@@ -169,14 +187,25 @@ def _results(
     ]
 
 
-def _dags_of(session: Session, place: Place) -> set[str]:
-    """Return the DAGs that evaluate or promote a model, also those that the caller may not read."""
-    dags: set[str] = set()
+def _dags_of(session: Session, model: str) -> set[tuple[str, str | None]]:
+    """Return the DAGs that evaluate or promote a model, also those that the caller may not read, with its registry."""
+    dags: set[tuple[str, str | None]] = set()
     for mark in (EVALUATION_XCOM, PROMOTION_XCOM):
         query, marked, result = select_marked(None, mark)
-        found = query.where(_is_of(result.value, place)).with_only_columns(marked.dag_id).distinct()
-        dags.update(session.scalars(found))
+        registry = result.value["registry"].as_string()
+        found = query.where(result.value["model"].as_string() == model).with_only_columns(marked.dag_id, registry)
+        dags.update((row[0], row[1]) for row in session.execute(found.distinct()))
     return dags
+
+
+def _in_registry(dags: Collection[tuple[str, str | None]], location: str) -> set[str]:
+    """Return the DAGs that name a registry."""
+    return {dag_id for dag_id, name in dags if name is not None and _same_case(name) == _same_case(location)}
+
+
+def _same_case(location: str) -> str:
+    """Return one name for all ids of a connection that Airflow's environment variables do not distinguish."""
+    return location.upper() if location.startswith(MLFLOW) else location
 
 
 def _is_of(value: Any, place: Place) -> Any:
@@ -203,16 +232,17 @@ def _read(
 
 
 def _refusal(reading: ModelReading, user: GetUserDep, dags: Collection[str]) -> str | None:
-    if not all(can_change(user, dag_id) for dag_id in sorted(dags)):
-        return (
-            "To change the champion, you need permission to edit the task instances of every DAG that evaluates or "
-            "promotes this model."
-        )
+    if not _may_change(user, dags):
+        return _NOT_ALLOWED
     if reading.problem is not None:
         return f"The champion cannot be changed here. {reading.problem}"
     if any(version.signed for version in reading.versions):
         return "Versions of this model are signed, and the API server has no key: use `paceline model promote`."
     return None
+
+
+def _may_change(user: GetUserDep, dags: Collection[str]) -> bool:
+    return all(can_change(user, dag_id) for dag_id in sorted(dags))
 
 
 def _show(version: VersionSummary, url: str | None, readable: Collection[str]) -> ShownVersion:

@@ -225,6 +225,23 @@ class FileRegistry:
             found.append(summary)
         return found
 
+    def summary(self, name: str, version: int) -> VersionSummary | None:
+        """Return one version without its files, as :meth:`Registry.summary` describes."""
+        names = storage.names_in(self.root, _home(check_name(name), version))
+        if _MANIFEST not in names or _DELETING in names:
+            return None
+        with suppress(InvalidInputError):
+            if (found := self._load(name, version, _MAX_SHOWN_BYTES)) is not None:
+                return VersionSummary(
+                    version=version,
+                    created_at=found.created_at,
+                    metrics=found.metrics,
+                    data_window=found.data_window,
+                    lineage=found.lineage,
+                    signed=found.signature is not None,
+                )
+        return VersionSummary(version=version)
+
     def history(self, name: str, *, newest: int | None = None) -> list[Promotion]:
         """Return all promotions, oldest first, or only the ``newest``."""
         if newest is None:

@@ -213,6 +213,20 @@ http://localhost:5000
             for one in reversed(versions)
         ]
 
+    def summary(self, name: str, version: int) -> VersionSummary | None:
+        """Return one version without its files, as :meth:`Registry.summary` describes."""
+        place = {"name": check_name(name), "version": version}
+        exists = 0 < version < _LARGEST_VERSION
+        found = self._server.call_if_found("GET", "/model-versions/get", **place) if exists else None
+        if found is None or _DELETING in tags_of(found["model_version"]):
+            return None
+        created_ms = int(found["model_version"]["creation_timestamp"])
+        return VersionSummary(
+            version=version,
+            created_at=datetime.fromtimestamp(created_ms / 1000, timezone.utc),
+            signed=_SIGNATURE in tags_of(found["model_version"]),
+        )
+
     def history(self, name: str, *, newest: int | None = None) -> list[Promotion]:
         """Return all promotions, oldest first, or only the ``newest``.
 

@@ -120,6 +120,9 @@ class Registry(Protocol):
         No artifacts are read, and no record of more than 1 MB, so that a server may call it for its pages.
         """
 
+    def summary(self, name: str, version: int) -> VersionSummary | None:
+        """Return one version as :meth:`summaries` does; ``None`` if it does not exist."""
+
     def history(self, name: str, *, newest: int | None = None) -> list[Promotion]:
         """Return all promotions, oldest first, or only the ``newest``, so that a server may call it for its pages.
 

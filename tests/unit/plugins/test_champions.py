@@ -29,6 +29,7 @@ from paceline.registry import FileRegistry, MlflowRegistry
 
 NOW = datetime.now(timezone.utc)
 OLD = NOW - timedelta(days=1)
+WAIT_S = 50.0  # longer than the 30 s after which a thread presumably hangs
 
 
 @pytest.fixture
@@ -139,6 +140,16 @@ def test_registry_that_the_api_server_must_not_or_cannot_open_has_a_problem(
     assert reading.champion is None
 
 
+def test_connection_of_a_team_is_a_problem_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
+    monkeypatch.setenv(
+        "AIRFLOW_CONN__SALES___MODELS", json.dumps({"conn_type": "mlflow", "host": "http://127.0.0.1:1"})
+    )
+    for location in ("mlflow://models", "mlflow://_sales___models"):
+        (reading,) = read_champions(location, ["flights"])
+        assert "does not use connections of teams" in (reading.problem or "")
+
+
 def test_listed_object_store_is_read_and_no_other(
     session: Session, tmp_path: Path, push_result: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +233,92 @@ def test_registry_that_does_not_answer_delays_neither_the_others_nor_the_page() 
     release.set()
     reader = RegistryReader(read, ChampionReading, wait_s=3600)
     assert [one.champion for one in reader.readings(places)] == [1, 1, 1]
+
+
+class Registries:
+    """Registries that answer or, at the locations in ``away``, block until they are released, and a clock.
+
+    ``champion`` is the champion of all models; a thread reads it before it blocks.
+    """
+
+    def __init__(self) -> None:
+        self.away: set[str] = set()
+        self.champion = 1
+        self.time_s = 0.0
+        self.release, self.blocked, self.ended = threading.Event(), threading.Semaphore(0), threading.Semaphore(0)
+        self.reader = RegistryReader(
+            self._read, ChampionReading, wait_s=WAIT_S, fresh_s=10.0, clock=lambda: self.time_s
+        )
+
+    def _read(self, location: str, models: Collection[str]) -> Iterator[ChampionReading]:
+        champion = self.champion
+        if location in self.away:
+            self.blocked.release()
+            self.release.wait()
+        try:
+            for model in models:
+                yield ChampionReading(registry=location, model=model, read_at=NOW, champion=champion)
+        finally:
+            self.ended.release()
+
+    def champions(self, *locations: str, model: str = "flights") -> list[int | None]:
+        """Return the champion of a model in some registries; ``None`` for those that have not answered."""
+        return [one.champion for one in self.reader.readings((location, model) for location in locations)]
+
+    def block(self, *locations: str) -> threading.Thread:
+        """Ask for registries that are away; return when they block the thread that this returns."""
+        self.away.update(locations)
+        thread = threading.Thread(target=self.champions, args=locations, daemon=True)
+        thread.start()
+        for _ in locations:
+            self.blocked.acquire()
+        return thread
+
+
+@pytest.fixture
+def registries() -> Iterator[Registries]:
+    registries = Registries()
+    yield registries
+    registries.release.set()
+
+
+def test_request_does_not_wait_for_a_registry_for_which_another_one_waits(registries: Registries) -> None:
+    assert registries.champions("a") == [1]
+    registries.time_s = 20.0
+    registries.block("a", "b")
+    assert registries.champions("a") == [1], "the known reading"
+    registries.time_s += WAIT_S
+    assert registries.champions("a", "b", "c") == [1, None, 1]
+    registries.time_s += 300.0
+    assert registries.champions("a") == [None], "it is too old"
+
+
+def test_change_is_shown_at_once_even_if_a_thread_has_read_the_registry_before_it(registries: Registries) -> None:
+    assert registries.champions("a") == [1]
+    registries.ended.acquire()
+    registries.time_s = 20.0
+    registries.block("a")
+    registries.away.clear()
+    registries.champion = 2
+    registries.reader.forget(("a", "flights"))
+    assert registries.champions("a") == [2]
+    registries.ended.acquire()
+    registries.release.set()
+    registries.ended.acquire()  # the first thread, which has read 1
+    assert registries.champions("a") == [2]
+
+
+def test_registries_that_do_not_answer_do_not_keep_others_from_being_read(
+    registries: Registries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_registries, "_MAX_HUNG", 9)
+    registries.block(*(f"away-{number}" for number in range(8)))
+    assert registries.champions("a") == [None], "at most eight threads"
+    registries.time_s = WAIT_S
+    assert registries.champions("a") == [1]
+    registries.block("away-8")
+    registries.time_s += WAIT_S
+    assert registries.champions("b") == [None], "a bound on threads"
 
 
 def test_silent_mlflow_server_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from airflow.utils.state import TaskInstanceState
 from airflow.utils.types import DagRunType
 from fastapi import FastAPI, HTTPException
 from fastapi.testclient import TestClient
-from sqlalchemy import create_engine, select
+from sqlalchemy import create_engine, event, select
 from sqlalchemy.orm import Session
 from tests.samples import a_sample
 
@@ -73,13 +73,13 @@ class Database:
             session.commit()
             return instance.id
 
-    def add_job(self, dag_id: str) -> None:
+    def add_job(self, dag_id: str, **sample: Any) -> None:
         """Store the task of a training job that has published a sample."""
         self.add_task(dag_id, POOL)
         with Session(self.engine) as session:
             run = session.scalars(select(DagRun).where(DagRun.dag_id == dag_id)).one()
             keys = {"dag_run_id": run.id, "dag_id": dag_id, "run_id": "r", "task_id": "task", "map_index": -1}
-            session.add(Stored(**keys, key=PACE, value=json.dumps(a_sample().to_json())))
+            session.add(Stored(**keys, key=PACE, value=json.dumps(a_sample(**sample).to_json())))
             session.commit()
 
     def begin_next_try(self, dag_id: str) -> UUID:
@@ -240,6 +240,38 @@ def test_grant_is_not_stored_after_another_change_or_without_permission(database
         "the job no longer exists",
     ]
     assert database.ceilings() == {"a": 2.0, "b": 1.0}
+
+
+def test_grant_is_not_stored_after_the_end_of_its_job(database: Database) -> None:
+    database.add_job("a")
+    database.add_job("b", state="failed")  # its task waits for its next try
+    arbiter = database.add_task("arbiter")
+    database.take(arbiter)
+    version = database.read().version
+    database.end_task("a")
+    reasons = database.write(arbiter, version, ("a", 1.0), ("b", 1.0))
+    assert reasons == ["the job no longer exists", "the job has ended"]
+    with Session(database.engine) as session:
+        assert session.scalars(select(Stored.key)).all() == [PACE, PACE]
+
+
+def test_ended_jobs_are_not_loaded_to_store_grants(database: Database) -> None:
+    for dag_id in ("ended", "a", "b"):
+        database.add_job(dag_id)
+    database.end_task("ended")
+    arbiter = database.add_task("arbiter")
+    database.take(arbiter)
+    loaded = []
+
+    def note(stored: Stored, _: object) -> None:
+        loaded.append(stored.dag_id)
+
+    event.listen(Stored, "load", note)
+    try:
+        assert database.write(arbiter, database.read().version, ("a", 1.0)) == [""]
+    finally:
+        event.remove(Stored, "load", note)
+    assert sorted(loaded) == ["a", "b"]
 
 
 def test_invalid_grant_does_not_keep_the_others_from_being_stored(database: Database) -> None:

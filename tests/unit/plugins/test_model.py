@@ -19,7 +19,7 @@ from tests.mlflow_server import MlflowServer
 from tests.unit.plugins.test_overview import promote_task, start_task
 
 from paceline.contract import EVALUATION_XCOM, PROMOTION_XCOM
-from paceline.plugins.web import _changes
+from paceline.plugins.web import _changes, _registries
 from paceline.plugins.web import model as route
 from paceline.plugins.web._registries import ModelReading, RegistryReader, read_models
 from paceline.plugins.web.model import ChampionChange, ModelView, ShownPromotion
@@ -154,6 +154,22 @@ def test_rollback_stores_its_author_and_is_shown_at_once(
     assert (released.version, released.hold) == (1, False)
 
 
+def test_earlier_champions_are_listed_however_many_versions_are_newer(
+    session: Session, registry: FileRegistry, model_dir: Path, push: Push, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_registries, "_MOST_VERSIONS", 2)
+    push(registry.root)
+    registry.register(model_dir, name="flights", lineage={"dag_id": "retrain"})
+    registry.register(model_dir, name="flights", lineage={"dag_id": "retrain"})
+    found = view(session, registry.root)
+    assert ([one.version for one in found.versions], found.older) == ([5, 4, 2, 1], True)
+    assert [found.versions[2].metrics, found.versions[2].run_id] == [{"auc": 0.72}, "run-2"]
+    change(session, registry.root, hold=True)
+    assert change(session, registry.root, seen=1).hold is False
+    registry.delete("flights", 2, check=lambda: None)
+    assert [one.version for one in view(session, registry.root).versions] == [5, 4, 1]
+
+
 def test_champion_that_has_changed_since_the_user_read_it_stays(
     session: Session, registry: FileRegistry, push: Push
 ) -> None:
@@ -165,10 +181,10 @@ def test_champion_that_has_changed_since_the_user_read_it_stays(
     assert registry.champion_number("flights") == 3
 
 
-@pytest.mark.parametrize("body", [{"reason": "  "}, {"reason": "x" * 1001}, {"version": 0}])
+@pytest.mark.parametrize("body", [{"reason": "  "}, {"reason": "x" * 1001}, {"version": 0}, {"seen": 0}])
 def test_change_needs_a_reason_and_a_version(session: Session, registry: FileRegistry, push: Push, body: Any) -> None:
     push(registry.root)
-    with pytest.raises(ValueError, match=r"reason|version"):
+    with pytest.raises(ValueError, match=r"reason|version|seen"):
         change(session, registry.root, **body)
 
 
@@ -196,6 +212,23 @@ def test_user_must_be_allowed_to_edit_all_dags_of_the_model(
         change(session, registry.root)
     assert refused.value.status_code == 403
     assert registry.champion_number("flights") == 2
+
+
+def test_another_path_of_a_folder_gives_no_right_to_change_its_champions(
+    session: Session, registry: FileRegistry, model_dir: Path, push: Push, tmp_path: Path
+) -> None:
+    (alias := tmp_path / "alias").symlink_to(registry.root.path)
+    registry.register(model_dir, name="flights")  # in Python, without its origin
+    push(registry.root, dag_id="nightly")
+    push(alias)
+    assert change(session, alias, 1).version == 1
+    with pytest.raises(HTTPException, match="does not say which DAG") as refused:
+        change(session, alias, 4, seen=1)
+    assert refused.value.status_code == 403
+    registry.promote("flights", 3, "better")  # registered by the other DAG
+    with pytest.raises(HTTPException, match="every DAG"):
+        change(session, alias, 2, seen=3)
+    assert registry.champion_number("flights") == 3
 
 
 def test_signed_versions_need_the_key_which_the_api_server_lacks(
@@ -294,3 +327,36 @@ def test_versions_in_mlflow_have_links_and_can_be_rolled_back(
     body = {"registry": "mlflow://models", "model": "page-of-model", "version": 1, "seen": 2, "reason": "wrong"}
     route.change_champion(session, {"retrain"}, ANNA, ChampionChange.model_validate(body))
     assert registry.champion_number("page-of-model") == 1
+
+
+@pytest.mark.mlflow
+def test_another_name_of_an_mlflow_server_gives_no_right_to_change_its_champions(
+    session: Session, mlflow_server: MlflowServer, model_dir: Path, push: Push, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("MODELS", "ALIAS"):
+        connection = json.dumps({"conn_type": "mlflow", "host": mlflow_server.url})
+        monkeypatch.setenv(f"AIRFLOW_CONN_{variable}", connection)
+    registry = MlflowRegistry(mlflow_server.url)
+    model = "page-of-another-name"
+    for lineage in ({"dag_id": "nightly"}, {"dag_id": "retrain"}, {}, {"dag_id": "retrain"}):
+        registry.register(model_dir, name=model, lineage=lineage)
+    push("mlflow://models", model=model, dag_id="nightly")
+    for location in ("mlflow://MODELS", "mlflow://alias"):
+        push(location, model=model)
+
+    def change(version: int, seen: int, location: str = "mlflow://alias") -> ShownPromotion:
+        body = {"registry": location, "model": model, "version": version, "seen": seen, "reason": "wrong"}
+        return route.change_champion(session, {"retrain"}, ANNA, ChampionChange.model_validate(body))
+
+    registry.promote(model, 2, "first")
+    for args in ((4, 2, "mlflow://MODELS"), (1, 2), (3, 2)):  # of all DAGs, of another DAG, of an unknown one
+        with pytest.raises(HTTPException, match="every DAG") as refused:
+            change(*args)
+        assert refused.value.status_code == 403
+    for champion in (1, 3):  # those of another DAG, and of an unknown one
+        registry.promote(model, champion, "better")
+        with pytest.raises(HTTPException, match="every DAG"):
+            change(4, champion)
+        assert registry.champion_number(model) == champion
+    registry.promote(model, 2, "again")
+    assert change(4, 2).version == 4

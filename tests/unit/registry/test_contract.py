@@ -48,6 +48,9 @@ def test_summaries_are_of_the_newest_versions_and_name_the_signed_ones(
     if not isinstance(registry, MlflowRegistry):  # which reads no artifacts for a summary
         assert (found[0].metrics, found[0].lineage) == (version.metrics, version.lineage)
     assert registry.summaries(f"{name}-other", 2) == []
+    assert [registry.summary(name, number) for number in (3, 2)] == found
+    missing = [(name, 0), (name, 4), (name, 2**70), (f"{name}-other", 1)]
+    assert [registry.summary(*place) for place in missing] == [None] * 4
 
 
 def test_executable_bit_is_kept_and_no_other(registry: Registry, name: str, model_dir: Path, tmp_path: Path) -> None:

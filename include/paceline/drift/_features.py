@@ -13,7 +13,7 @@ from paceline.contract import FeatureDrift, Histogram
 from paceline.drift._categories import align, compare_categories, merge_rare
 from paceline.drift._columns import Column, count_labels, shorten_name, to_label, to_numbers
 from paceline.drift._dependence import Units
-from paceline.drift._design import INDEPENDENT, indicator_design, numeric_design
+from paceline.drift._design import FEWEST_INDEPENDENT_ROWS, INDEPENDENT, indicator_design, numeric_design
 from paceline.drift._embeddings import compare_vectors
 from paceline.drift._joint import FEWEST
 from paceline.drift._settings import DriftSettings
@@ -99,25 +99,26 @@ def run_tests(
         feature, values = _test_categorical(feature, before, after, settings, units)
     least = settings.minimum_samples * (FEWEST if column.kind in ("embedding", "text") else 1)
     too_few = min(rows.sum() for rows in known) < least
-    if feature.reason == CONSTANT and missing.p_value == 1.0:
+    if feature.reason == CONSTANT and (missing is None or not missing.effect):
         return TestedFeature(feature)
     return TestedFeature(feature, values, missing, too_few, detail)
 
 
-def _test_missing(before: pd.Series[Any], after: pd.Series[Any], units: tuple[Units, Units] | None) -> TestResult:
+def _test_missing(
+    before: pd.Series[Any], after: pd.Series[Any], units: tuple[Units, Units] | None
+) -> TestResult | None:
+    """Test the shares of missing values; return ``None`` if the windows count as too few independent rows."""
     missing = [series.isna().to_numpy() for series in (before, after)]
     lost = [int(rows.sum()) for rows in missing]
     if units is None or not any(lost):
         return missing_test(lost[0], len(before), lost[1], len(after))
     design = indicator_design([rows[:, None] for rows in missing], units)
-    effects = design.reference, design.current
-    # Fisher's test needs whole numbers.
-    counts = [
-        (round(number / effect), round(len(rows) / effect))
-        for number, rows, effect in zip(lost, missing, effects, strict=True)
-    ]
-    result = missing_test(*counts[0], *counts[1])
+    independent = design.independent_rows(len(before), len(after))
+    if min(independent) < FEWEST_INDEPENDENT_ROWS:
+        return None
     shares = [float(rows.mean()) for rows in missing]
+    totals = [round(rows) for rows in independent]  # Fisher's test needs whole numbers
+    result = missing_test(round(shares[0] * totals[0]), totals[0], round(shares[1] * totals[1]), totals[1])
     effect = abs(shares[1] - shares[0])
     return TestResult(effect, design.correct(result.p_value), effect)
 

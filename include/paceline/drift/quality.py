@@ -135,7 +135,8 @@ def find_implausible_values(
     from scipy.stats import false_discovery_control
 
     quality = settings.quality
-    found = [_find_missing(feature, settings) for feature in features]
+    compared = {column.name for column in columns if not column.skipped}
+    found = [_find_missing(feature, settings) for feature in features if feature.name in compared]
     suspicions = [
         _find_outside(column.name, reference, current, quality)
         for column in columns
@@ -190,16 +191,19 @@ def _without_ignored(problems: Sequence[QualityProblem], settings: QualitySettin
 
 
 def _find_missing(feature: FeatureDrift, settings: DriftSettings) -> QualityProblem | None:
-    """Return a problem if the test of the drift check found that more values are missing."""
+    """Return a problem if more values are missing, unless the test of the drift check explains this by chance.
+
+    Without a test, the rise counts: an outage of a sensor is one event, but its values are missing all the same.
+    """
     before, after = feature.missing_reference, feature.missing_current
     p_value = feature.missing_adjusted_p_value
-    if (
-        p_value is None
-        or p_value > settings.significance
-        or (after - before < settings.of_feature(feature.name).missing_threshold)
-    ):
+    if after - before < settings.of_feature(feature.name).missing_threshold:
+        return None
+    if p_value is not None and p_value > settings.significance:
         return None
     reason = f"the share of missing values rose from {before:.1%} to {after:.1%}"
+    if p_value is None:
+        reason += " (too few independent rows to test this)"
     return _problem("no values" if after == 1.0 else "missing values", feature.name, reason, settings.quality)
 
 

@@ -336,3 +336,43 @@ def test_report_notes_that_the_estimate_does_not_use_the_seasons() -> None:
     note = "The estimate of the model's error compares all rows, not only rows of equal seasons."
     assert note in compare(*frames, **roles, season="weekday").notes  # type: ignore[arg-type]
     assert note not in compare(*frames, **roles).notes  # type: ignore[arg-type]
+
+
+def make_days(seed: int, days: int, rows_each: int = 24, effect: float = 0.0) -> pd.DataFrame:
+    """Return rows of the features on each day; each day shifts them by its own amount, with this deviation."""
+    rng = np.random.default_rng(seed)
+    shifts = np.repeat(rng.normal(0, 1, (days, len(FEATURES))), rows_each, axis=0) * effect
+    frame = pd.DataFrame(shifts + rng.normal(size=shifts.shape), columns=FEATURES)
+    return frame.assign(day=np.repeat(pd.date_range("2030-01-01", periods=days), rows_each))
+
+
+@pytest.mark.parametrize(
+    ("first_days", "verdict", "reasons"),
+    [
+        ((30, 10), "no drift", ["missing values rose from 0.0% to 66.7% (too few independent rows to test this)"]),
+        ((10, 10), "no drift", []),
+        ((10, 30), "no drift", []),
+        ((30, 0), "bad data", ["missing values rose from 0.0% to 100.0%"]),
+        ((10, 0), "bad data", ["missing values rose from 66.7% to 100.0% (too few independent rows to test this)"]),
+    ],
+)
+def test_values_that_end_within_a_window_are_a_problem_and_no_drift(
+    first_days: tuple[int, int], verdict: str, reasons: list[str]
+) -> None:
+    """The column ``age`` has values on the first days of the 30 days of each window."""
+    windows = []
+    for seed, days in enumerate(first_days):
+        frame = make_days(seed, 30)
+        frame.loc[24 * days :, "age"] = np.nan
+        windows.append(frame)
+    report = compare(*windows, time="day")
+    assert (report.verdict, [problem.column for problem in report.quality]) == (verdict, ["age"] * len(reasons))
+    assert [problem.reason for problem in report.quality] == [f"the share of {reason}" for reason in reasons]
+
+
+def test_values_that_are_missing_at_any_time_are_drift() -> None:
+    current = make_days(1, 30)
+    current.loc[np.random.default_rng(2).random(len(current)) < 0.1, "age"] = np.nan
+    report = compare(make_days(0, 30), current, time="day")
+    assert report.drifted_features == ["age"]
+    assert "the share of missing values changed from 0% to" in report.features[0].reason

@@ -175,7 +175,7 @@ def _test_categorical(
     design, single = INDEPENDENT, None
     if units is not None:
         labels = [series.dropna().map(to_label).to_numpy(dtype=object) for series in (before, after)]
-        frequent = sorted(r.keys() | c.keys(), key=lambda label: -r.get(label, 0) - c.get(label, 0))[:LABELS]
+        frequent = sorted(r.keys() | c.keys(), key=lambda label: (-r.get(label, 0) - c.get(label, 0), label))[:LABELS]
         design = indicator_design([rows[:, None] == np.array(frequent, dtype=object) for rows in labels], units)
         rows_r, rows_c = (Counter(rows[one.first_rows()].tolist()) for rows, one in zip(labels, units, strict=True))
         single = align({label: rows_r[label] for label in r.keys() | c.keys()}, rows_c)

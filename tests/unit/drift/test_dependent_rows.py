@@ -240,6 +240,19 @@ def test_dates_have_no_hours() -> None:
         compare(days, days, time="at", season="hour")
 
 
+@pytest.mark.parametrize("season", ["hour", "hour of week"])
+def test_window_of_the_hour_at_midnight_is_compared(season: str) -> None:
+    weeks = make_weeks(0, list(range(14)), 1440).assign(at=lambda frame: frame["at"].dt.floor("h"))
+    frames = [weeks, make_weeks(1, [14], 4800).assign(at=lambda frame: frame["at"].dt.floor("h"))]
+    frames[1] = frames[1][frames[1]["at"].dt.hour == 0]
+    frames = [frame.assign(score=0.5, late=np.arange(len(frame)) % 2.0) for frame in frames]
+    frames[0]["late"] = np.nan  # only the hour has labels
+    report = compare(*frames, time="at", season=season, prediction="score", actual="late")
+    assert (report.verdict, len(report.quality)) == ("no drift", 0), report.reason
+    assert report.concept is not None
+    assert report.concept.current_rows == len(frames[1])
+
+
 def test_group_with_most_rows_counts_once() -> None:
     """False alarms are counted: the features of a customer are equal, and one customer has half of the rows."""
     alarms = 0

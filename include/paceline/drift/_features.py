@@ -28,6 +28,7 @@ from paceline.drift._statistics import (
 )
 from paceline.drift._text import compare_texts
 from paceline.drift._vectors import drop_invalid_vectors
+from paceline.drift.units import FEWEST_UNITS, has_enough_units
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,7 +99,7 @@ def run_tests(
     else:
         feature, values = _test_categorical(feature, before, after, settings, units)
     least = settings.minimum_samples * (FEWEST if column.kind in ("embedding", "text") else 1)
-    too_few = min(rows.sum() for rows in known) < least
+    too_few = bool(_too_few_reason(*(int(rows.sum()) for rows in known), least, units))
     if feature.reason == CONSTANT and (missing is None or not missing.effect):
         return TestedFeature(feature)
     return TestedFeature(feature, values, missing, too_few, detail)
@@ -140,8 +141,8 @@ def _test_numeric(
         )
         if before.min() == before.max() == after.min() == after.max():
             return replace(feature, reason=CONSTANT), None
-    if min(len(before), len(after)) < settings.minimum_samples:
-        return replace(feature, reason=_too_few_reason(len(before), len(after), settings.minimum_samples)), None
+    if reason := _too_few_reason(len(before), len(after), settings.minimum_samples, units):
+        return replace(feature, reason=reason), None
     r, c = count_values(before, after)
     design = numeric_design(before, after, units)
     if len(r) <= FEW_VALUES:
@@ -169,8 +170,7 @@ def _test_categorical(
     feature = replace(feature, new_categories=tuple(map(shorten_name, new[:LABELS])), histogram=_label_histogram(r, c))
     if len(r) == 1 and r.keys() == c.keys():
         return replace(feature, reason=CONSTANT), None
-    if min(sum(r.values()), sum(c.values())) < settings.minimum_samples:
-        reason = _too_few_reason(sum(r.values()), sum(c.values()), settings.minimum_samples)
+    if reason := _too_few_reason(sum(r.values()), sum(c.values()), settings.minimum_samples, units):
         return replace(feature, reason=reason), None
     design, single = INDEPENDENT, None
     if units is not None:
@@ -192,9 +192,8 @@ def _test_embedding(
     settings: DriftSettings,
     units: tuple[Units, Units] | None,
 ) -> tuple[FeatureDrift, TestResult | None]:
-    least = FEWEST * settings.minimum_samples
-    if min(len(before), len(after)) < least:
-        return replace(feature, reason=_too_few_reason(len(before), len(after), least)), None
+    if reason := _too_few_reason(len(before), len(after), FEWEST * settings.minimum_samples, units):
+        return replace(feature, reason=reason), None
     result = compare_vectors(before, after, settings, units)
     if result is None:
         return replace(feature, reason=f"vectors of {feature.dimensions:,} numbers are too long to compare"), None
@@ -211,9 +210,11 @@ def _test_text(
     least = settings.minimum_samples
     if units is not None and not units[0].in_time_order:  # one text of each group is independent of the others
         before, after = before.iloc[units[0].first_rows()], after.iloc[units[1].first_rows()]
-    found = compare_texts(before, after, settings) if min(len(before), len(after)) >= least else None
+    if reason := _too_few_reason(len(before), len(after), least, units):
+        return replace(feature, reason=reason), None, ""
+    found = compare_texts(before, after, settings)
     if found is None:
-        return replace(feature, reason=_too_few_reason(len(before), len(after), FEWEST * least)), None, ""
+        return replace(feature, reason=_describe_rows(len(before), len(after), FEWEST * least)), None, ""
     test, result, detail = found
     return _with_test_result(feature, test, result, None), result, detail
 
@@ -229,7 +230,17 @@ def _with_test_result(feature: FeatureDrift, test: str, result: TestResult, psi:
     )
 
 
-def _too_few_reason(reference: int, current: int, least: int) -> str:
+def _too_few_reason(reference: int, current: int, least: int, units: tuple[Units, Units] | None) -> str:
+    """Return which of the rows with a value, or of their units, are too few for a test, or ""."""
+    if min(reference, current) < least:
+        return _describe_rows(reference, current, least)
+    if units is None or has_enough_units(units):
+        return ""
+    kind = "times" if units[0].in_time_order else "groups"
+    return f"a window has values of fewer than {FEWEST_UNITS} {kind}"
+
+
+def _describe_rows(reference: int, current: int, least: int) -> str:
     return f"the windows have {reference} and {current} values, but each needs at least {least}"
 
 

@@ -65,6 +65,16 @@ def find_times(reference: pd.DataFrame, current: pd.DataFrame, time: str) -> tup
     return found[0], found[1]
 
 
+def has_enough_units(units: Sequence[Units]) -> bool:
+    """Return whether each window has enough groups or points in time to estimate how rows depend on each other.
+
+    >>> import numpy as np
+    >>> [has_enough_units([Units(np.arange(number))]) for number in (9, 10)]
+    [False, True]
+    """
+    return all(len(one.first_rows()) >= FEWEST_UNITS for one in units)
+
+
 def describe_too_few_groups(groups: str, units: Sequence[Units]) -> str:
     """Return which window has too few groups, or ""."""
     import numpy as np

@@ -389,3 +389,23 @@ def test_values_that_are_missing_at_any_time_are_drift() -> None:
     report = compare(make_days(0, 30), current, time="day")
     assert report.drifted_features == ["age"]
     assert "the share of missing values changed from 0% to" in report.features[0].reason
+
+
+@pytest.mark.parametrize("role", ["time", "groups"])
+def test_values_of_few_days_are_not_tested(role: str) -> None:
+    """The values of one day do not show how much the days differ."""
+    for seed in range(0, 8, 2):
+        windows = [make_days(seed + number, 20, 200, effect=1.0) for number in (0, 1)]
+        for frame in windows:
+            frame.loc[200:, "age"] = np.nan
+        report = compare(*windows, **{role: "day"})  # type: ignore[arg-type]
+        [age] = [feature for feature in report.features if feature.name == "age"]
+        kind = "times" if role == "time" else "groups"
+        assert (age.test, age.reason) == ("", f"a window has values of fewer than 10 {kind}")
+
+
+def test_few_times_of_a_season_are_not_enough_data() -> None:
+    windows = [make_days(seed, days, 200).assign(closed=lambda frame: False) for seed, days in ((0, 60), (1, 20))]
+    windows[0]["closed"] = windows[0]["day"] >= "2030-01-05"
+    report = compare(*windows, time="day", season="closed")
+    assert (report.verdict, report.reason) == ("not enough data", "No feature has enough values in both windows.")

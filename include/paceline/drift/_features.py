@@ -41,6 +41,7 @@ OTHER = "(other)"
 # Up to this number of distinct values, the chi-squared test detects smaller changes of numbers than Kolmogorov-Smirnov.
 FEW_VALUES = 10
 CONSTANT = "constant in both windows"
+DEPENDENT = f"its values in a window count as fewer than {FEWEST_INDEPENDENT_ROWS} independent rows"
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def run_tests(
     else:
         feature, values = _test_categorical(feature, before, after, settings, units)
     least = settings.minimum_samples * (FEWEST if column.kind in ("embedding", "text") else 1)
-    too_few = bool(_too_few_reason(*(int(rows.sum()) for rows in known), least, units))
+    too_few = feature.reason == DEPENDENT or bool(_too_few_reason(*(int(rows.sum()) for rows in known), least, units))
     if feature.reason == CONSTANT and (missing is None or not missing.effect):
         return TestedFeature(feature)
     return TestedFeature(feature, values, missing, too_few, detail)
@@ -145,6 +146,8 @@ def _test_numeric(
         return replace(feature, reason=reason), None
     r, c = count_values(before, after)
     design = numeric_design(before, after, units)
+    if min(design.independent_rows(len(before), len(after))) < FEWEST_INDEPENDENT_ROWS:
+        return replace(feature, reason=DEPENDENT), None
     if len(r) <= FEW_VALUES:
         r_cells, c_cells, _ = merge_rare(r / design.reference, c / design.current)
         if len(r_cells) > 1:
@@ -177,6 +180,8 @@ def _test_categorical(
         labels = [series.dropna().map(to_label).to_numpy(dtype=object) for series in (before, after)]
         frequent = sorted(r.keys() | c.keys(), key=lambda label: (-r.get(label, 0) - c.get(label, 0), label))[:LABELS]
         design = indicator_design([rows[:, None] == np.array(frequent, dtype=object) for rows in labels], units)
+        if min(design.independent_rows(*map(len, labels))) < FEWEST_INDEPENDENT_ROWS:
+            return replace(feature, reason=DEPENDENT), None
         rows_r, rows_c = (Counter(rows[one.first_rows()].tolist()) for rows, one in zip(labels, units, strict=True))
         single = align({label: rows_r[label] for label in r.keys() | c.keys()}, rows_c)
     found = compare_categories(*align(r, c), least_rare=settings.effect_threshold, design=design, single=single)

@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.signal import lfilter
+from scipy.stats import ks_2samp
 
 from paceline.drift import compare
+from paceline.drift._statistics import kolmogorov_smirnov
 from paceline.errors import InvalidInputError
 
 FEATURES = ["age", "pay", "visits"]
@@ -409,3 +411,26 @@ def test_few_times_of_a_season_are_not_enough_data() -> None:
     windows[0]["closed"] = windows[0]["day"] >= "2030-01-05"
     report = compare(*windows, time="day", season="closed")
     assert (report.verdict, report.reason) == ("not enough data", "No feature has enough values in both windows.")
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (3, 8), (5, 40)])
+def test_windows_without_common_values_have_the_exact_p_value(before: int, after: int) -> None:
+    result = kolmogorov_smirnov(np.array([before, 0]), np.array([0, after]))
+    assert result.p_value == pytest.approx(ks_2samp(np.zeros(before), np.ones(after), method="exact").pvalue)
+
+
+def test_fractions_of_a_row_are_no_drift() -> None:
+    assert kolmogorov_smirnov(np.array([0.3, 0.0]), np.array([0.0, 0.4])).p_value == 1.0
+
+
+def test_windows_of_few_independent_rows_are_not_enough_data() -> None:
+    """Two windows of 100 hours hardly overlap if the correlation of neighbours is 0.99: each has one level."""
+    verdicts = set()
+    for seed in range(0, 40, 2):
+        frames = []
+        for number in (0, 1):
+            noise = np.random.default_rng(seed + number).normal(size=700)
+            values = lfilter([1], [1, -0.99], noise)[600:]
+            frames.append(pd.DataFrame({"age": values, "high": values > values.mean(), "at": range(100)}))
+        verdicts.add(compare(*frames, time="at").verdict)
+    assert verdicts <= {"not enough data", "no drift"}

@@ -24,6 +24,7 @@ from paceline.errors import InvalidInputError
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
+    from numpy.typing import NDArray
 
 MAX_PROBLEMS = 50  # maximum number of problems in a report
 _NAMES = 5  # maximum number of columns or categories that a sentence names
@@ -125,12 +126,14 @@ def find_implausible_values(
     current: pd.DataFrame,
     settings: DriftSettings,
     model_columns: Collection[str | None] = (),
+    rows_per_row: float = 1.0,
 ) -> list[QualityProblem]:
     """Return missing, implausible and repeated values that chance does not explain.
 
     ``features`` are the results for ``columns``, with the tests of missing values. ``model_columns`` contain
-    predictions and labels; they are ignored in the search for equal rows, because unknown labels are equal. The false
-    discovery rate of the other tests together is ``settings.significance``.
+    predictions and labels; they are ignored in the search for equal rows, because unknown labels are equal. If
+    ``reference`` is a random sample, ``rows_per_row`` is the number of rows for each of its rows. The false discovery
+    rate of the other tests together is ``settings.significance``.
     """
     from scipy.stats import false_discovery_control
 
@@ -149,7 +152,7 @@ def find_implausible_values(
     ]
     if not any(column.problem for column in columns):  # more rows are equal if a column is left out
         arrays = {column.name for column in columns if column.kind == "embedding" or column.is_odd}
-        suspicions.append(_find_duplicates({*arrays, *model_columns}, reference, current, quality))
+        suspicions.append(_find_duplicates({*arrays, *model_columns}, reference, current, quality, rows_per_row))
     known = [one for one in suspicions if one is not None]
     # Each column without such values adds a test with the p-value 1.
     plain = sum(not column.skipped and column.kind in ("numeric", "categorical") for column in columns) + 1 - len(known)
@@ -264,20 +267,34 @@ def _find_new_categories(
 
 
 def _find_duplicates(
-    left_out: set[str | None], reference: pd.DataFrame, current: pd.DataFrame, settings: QualitySettings
+    left_out: set[str | None],
+    reference: pd.DataFrame,
+    current: pd.DataFrame,
+    settings: QualitySettings,
+    rows_per_row: float,
 ) -> PossibleProblem | None:
-    """Compare the shares of duplicated rows in samples of equal size: larger ones have more equal rows by chance."""
+    """Compare the shares of duplicated rows in samples of equal size: larger ones have more equal rows by chance.
+
+    If the reference has copies of rows, the share of the whole reference counts, because a sample separates copies.
+    """
     import numpy as np
+    import pandas as pd
 
     names = [name for name in reference.columns if name in current.columns and str(name) not in left_out]
     size = min(len(reference), len(current))
     if not names or not size:
         return None
-    rng = np.random.default_rng(0)
+    both = pd.concat([reference[names], current[names]], ignore_index=True)
     try:
-        before, after = (_count_duplicates(frame[names], size, rng) for frame in (reference, current))
+        codes = both.groupby(names, sort=False, dropna=False, observed=True).ngroup().to_numpy()
     except TypeError:  # unhashable values, in columns that are not compared
         return None
+    windows = np.split(codes, [len(reference)])
+    rng = np.random.default_rng(0)
+    before, after = (_count_repeated(rows[rng.permutation(len(rows))[:size]]) for rows in windows)
+    if _has_copies(*windows):
+        share = _count_repeated(windows[0]) / len(reference) * rows_per_row
+        before = max(before, round(min(share, 1.0) * size))
     test = missing_test(before, size, after, size)
     rise, reason = (after - before) / size, ""
     if rise >= settings.duplicate_threshold:
@@ -287,9 +304,21 @@ def _find_duplicates(
     return PossibleProblem("duplicated rows", "", reason, test.p_value if rise > 0 else 1.0)
 
 
-def _count_duplicates(frame: pd.DataFrame, size: int, rng: np.random.Generator) -> int:
-    rows = frame if size == len(frame) else frame.iloc[rng.permutation(len(frame))[:size]]
-    return int(rows.duplicated().sum())
+def _count_repeated(codes: NDArray[np.int64]) -> int:
+    """Return how many rows equal an earlier one, given equal codes for equal rows."""
+    import numpy as np
+
+    return len(codes) - len(np.unique(codes))
+
+
+def _has_copies(reference: NDArray[np.int64], current: NDArray[np.int64]) -> bool:
+    """Return whether rows repeat more often within the reference than in the other window, as by chance."""
+    import numpy as np
+
+    number = int(max(reference.max(), current.max())) + 1
+    before, after = (np.bincount(codes, minlength=number).astype(float) for codes in (reference, current))
+    within = (before * (before - 1)).sum() / max(len(reference) - 1, 1)
+    return bool(within > 2 * (before * after).sum() / len(current))
 
 
 def _and_more(count: int) -> str:

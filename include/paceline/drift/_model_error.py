@@ -19,13 +19,10 @@ from paceline.drift.class_probabilities import PREDICTED, compute_class_errors, 
 from paceline.drift.concept import detect_concept_drift
 from paceline.drift.prediction_errors import PredictionErrors, compute_errors
 from paceline.drift.seasons import read_seasons
-from paceline.drift.units import FEWEST_UNITS, find_groups
+from paceline.drift.units import FEWEST_REFERENCE_TIMES, FEWEST_UNITS, find_groups
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# With fewer points in time in the reference, the rows count as points in time: the variance between so few is unknown.
-FEWEST_REFERENCE_TIMES = 5
 
 
 def compare_errors(

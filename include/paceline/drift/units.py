@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 # With fewer groups or points in time, their variance cannot be estimated.
 FEWEST_UNITS = 10
+# With fewer points in time in the reference, errors of rows are not compared by time: the variance between so few is
+# unknown.
+FEWEST_REFERENCE_TIMES = 5
 # A note warns if a row counts as less than this share of an independent row.
 _DEPENDENT_SHARE = 0.5
 _CHECKED_COLUMNS, _CHECKED_ROWS = 10, 20_000

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from paceline.contract import FeatureDrift, ProblemKind, QualityProblem
 from paceline.drift._categories import align, new_category_test
 from paceline.drift._columns import Column, check_column, count_labels, shorten_name, to_numbers
+from paceline.drift._duplicates import count_duplicates
 from paceline.drift._quality_settings import KINDS, QualitySettings
 from paceline.drift._settings import DriftSettings
 from paceline.drift._statistics import missing_test
@@ -22,9 +23,7 @@ from paceline.drift.text_order import sort_text
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
-    from numpy.typing import NDArray
 
 MAX_PROBLEMS = 50  # maximum number of problems in a report
 _NAMES = 5  # maximum number of columns or categories that a sentence names
@@ -273,28 +272,14 @@ def _find_duplicates(
     settings: QualitySettings,
     rows_per_row: float,
 ) -> PossibleProblem | None:
-    """Compare the shares of duplicated rows in samples of equal size: larger ones have more equal rows by chance.
-
-    If the reference has copies of rows, the share of the whole reference counts, because a sample separates copies.
-    """
-    import numpy as np
-    import pandas as pd
-
     names = [name for name in reference.columns if name in current.columns and str(name) not in left_out]
     size = min(len(reference), len(current))
     if not names or not size:
         return None
-    both = pd.concat([reference[names], current[names]], ignore_index=True)
     try:
-        codes = both.groupby(names, sort=False, dropna=False, observed=True).ngroup().to_numpy()
+        before, after = count_duplicates(reference[names], current[names], rows_per_row)
     except TypeError:  # unhashable values, in columns that are not compared
         return None
-    windows = np.split(codes, [len(reference)])
-    rng = np.random.default_rng(0)
-    before, after = (_count_repeated(rows[rng.permutation(len(rows))[:size]]) for rows in windows)
-    if _has_copies(*windows):
-        share = _count_repeated(windows[0]) / len(reference) * rows_per_row
-        before = max(before, round(min(share, 1.0) * size))
     test = missing_test(before, size, after, size)
     rise, reason = (after - before) / size, ""
     if rise >= settings.duplicate_threshold:
@@ -302,23 +287,6 @@ def _find_duplicates(
         if len(current) > size:
             reason += f" (in {size:,} rows of each window)"
     return PossibleProblem("duplicated rows", "", reason, test.p_value if rise > 0 else 1.0)
-
-
-def _count_repeated(codes: NDArray[np.int64]) -> int:
-    """Return how many rows equal an earlier one, given equal codes for equal rows."""
-    import numpy as np
-
-    return len(codes) - len(np.unique(codes))
-
-
-def _has_copies(reference: NDArray[np.int64], current: NDArray[np.int64]) -> bool:
-    """Return whether rows repeat more often within the reference than in the other window, as by chance."""
-    import numpy as np
-
-    number = int(max(reference.max(), current.max())) + 1
-    before, after = (np.bincount(codes, minlength=number).astype(float) for codes in (reference, current))
-    within = (before * (before - 1)).sum() / max(len(reference) - 1, 1)
-    return bool(within > 2 * (before * after).sum() / len(current))
 
 
 def _and_more(count: int) -> str:

@@ -100,7 +100,8 @@ def run_tests(
     else:
         feature, values = _test_categorical(feature, before, after, settings, units)
     least = settings.minimum_samples * (FEWEST if column.kind in ("embedding", "text") else 1)
-    too_few = feature.reason == DEPENDENT or bool(_too_few_reason(*(int(rows.sum()) for rows in known), least, units))
+    number = [int(rows.sum()) for rows in known]
+    too_few = feature.reason == DEPENDENT or bool(_too_few_reason(number[0], number[1], least, units))
     if feature.reason == CONSTANT and (missing is None or not missing.effect):
         return TestedFeature(feature)
     return TestedFeature(feature, values, missing, too_few, detail)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline.drift._dependence import Units, mean_variance
+from paceline.drift._dependence import Units, effect_after, mean_variance
 from paceline.drift._learners import FOLDS, Learner
+from paceline.drift.units import FEWEST_REFERENCE_TIMES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,17 +103,44 @@ class CrossFit:
         ``added`` is added to the expected error.
 
         The jackknife gives the variance that comes from the reference, with one degree of freedom less than there are
-        folds. Welch's formula combines it with the variance of the current rows.
+        folds. Welch's formula combines it with the variance of the current rows. With times, rows of the same and of
+        neighbouring times count as fewer rows.
         """
         from scipy.stats import t
 
         values, rise = self.expected(rows), self.rise(rows) + added
         before = _jackknife_variance(self._errors_by_fold(rows) - self.learned_errors)
         after = float(values.var(ddof=1)) / len(rows)
+        freedoms = FOLDS - 1.0, len(rows) - 1.0
+        if self.times is not None and self.times.reference >= FEWEST_REFERENCE_TIMES:
+            units = Units(self.times.learned, True), Units(self.times.current[rows], True)
+            (before, after), freedoms = self._dependent_variances(before, values, units)
         if not before + after > 0:  # constant predictions
             return 0.0 if rise > 0 else 1.0
-        freedom = (before + after) ** 2 / (before**2 / (FOLDS - 1) + after**2 / (len(rows) - 1))
+        freedom = (before + after) ** 2 / (before**2 / freedoms[0] + after**2 / freedoms[1])
         return float(t.sf(rise / (before + after) ** 0.5, freedom))
+
+    def _dependent_variances(
+        self, jackknife: float, values: Floats, units: tuple[Units, Units]
+    ) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Return the variances that come from the reference and from current rows, and the degrees of freedom of each.
+
+        ``jackknife`` is the variance from independent rows of the reference, and ``values`` are the expected errors of
+        the current rows. The first part of this variance is that of the mean expected error of the reference. The rest
+        comes from the deviations from the expected errors, which often depend less on the time.
+        """
+        import numpy as np
+
+        everything = np.arange(len(self.own))
+        own, known = (self.learner.values(target, everything) for target in (self.own, self.learner.target))
+        found = mean_variance(np.stack([own, known - own], axis=1), units[0])
+        now = mean_variance(values[:, None], units[1])
+        effects = found.design_effect
+        rest = max(jackknife - float(found.variance[0] / effects[0]), 0.0)
+        before = jackknife + float(found.variance[0] * (1 - 1 / effects[0]) + rest * (effects[1] - 1))
+        effect = effect_after(float(effects[0]), float(now.design_effect[0]), units)
+        after = float(now.variance[0] / now.design_effect[0]) * effect
+        return (before, after), (min(FOLDS - 1.0, found.freedom), max(len(values) / effect - 1, 1.0))
 
     def realised(self, target: Floats, rows: Rows) -> float:
         """Return the realised error of current rows; ``target`` has the labels or errors of all current rows."""

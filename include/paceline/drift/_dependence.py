@@ -101,6 +101,21 @@ def mean_variance(values: Floats, units: Units | None) -> MeanVariance:
     return MeanVariance(independent * effect, effect, max(independent_units - 1.0, 1.0))
 
 
+def effect_after(before: float, after: float, units: tuple[Units, Units]) -> float:
+    """Return the design effect of later rows, given the estimates of earlier and of later ones.
+
+    Later rows may be too few to show how much they depend on each other, for example those of one day; the earlier rows
+    show it, too. ``units`` are those of the earlier and of the later rows.
+
+    >>> import numpy as np
+    >>> days, today = Units(np.repeat(np.arange(30), 10)), Units(np.zeros(50, dtype=int))
+    >>> effect_after(4.0, 1.0, (days, today)) == 1 + 3.0 * 50 / 10
+    True
+    """
+    sizes = [len(one.codes) / len(one.first_rows()) for one in units]
+    return max(after, 1 + (before - 1) * sizes[1] / sizes[0])
+
+
 def _long_run_variance(totals: Floats) -> tuple[Floats, float]:
     """Return the long-run variance of each column of a series, and its median ratio to the variance.
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
+# With fewer independent rows, a test would rest on an uncertain estimate of their number.
+FEWEST_INDEPENDENT_ROWS = 5
 _DECILES = 9
 # With fewer independent units, the estimates vary, so use the largest of a feature's design effects, not their mean.
 _FEW_UNITS = 30
@@ -34,6 +36,10 @@ class Design:
     reference: float = 1.0
     current: float = 1.0
     freedom: float = float("inf")
+
+    def independent_rows(self, reference: float, current: float) -> tuple[float, float]:
+        """Return as how many independent rows the rows of both windows count."""
+        return reference / self.reference, current / self.current
 
     def correct(self, p_value: float) -> float:
         """Return a p-value that takes into account that the design effects are estimates.

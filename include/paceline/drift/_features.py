@@ -13,7 +13,7 @@ from paceline.contract import FeatureDrift, Histogram
 from paceline.drift._categories import align, compare_categories, merge_rare
 from paceline.drift._columns import Column, count_labels, shorten_name, to_label, to_numbers
 from paceline.drift._dependence import Units
-from paceline.drift._design import INDEPENDENT, indicator_design, numeric_design
+from paceline.drift._design import FEWEST_INDEPENDENT_ROWS, INDEPENDENT, indicator_design, numeric_design
 from paceline.drift._embeddings import compare_vectors
 from paceline.drift._joint import FEWEST
 from paceline.drift._settings import DriftSettings
@@ -28,6 +28,7 @@ from paceline.drift._statistics import (
 )
 from paceline.drift._text import compare_texts
 from paceline.drift._vectors import drop_invalid_vectors
+from paceline.drift.units import FEWEST_UNITS, has_enough_units
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,6 +41,7 @@ OTHER = "(other)"
 # Up to this number of distinct values, the chi-squared test detects smaller changes of numbers than Kolmogorov-Smirnov.
 FEW_VALUES = 10
 CONSTANT = "constant in both windows"
+DEPENDENT = f"its values in a window count as fewer than {FEWEST_INDEPENDENT_ROWS} independent rows"
 
 
 @dataclass(frozen=True)
@@ -98,26 +100,28 @@ def run_tests(
     else:
         feature, values = _test_categorical(feature, before, after, settings, units)
     least = settings.minimum_samples * (FEWEST if column.kind in ("embedding", "text") else 1)
-    too_few = min(rows.sum() for rows in known) < least
-    if feature.reason == CONSTANT and missing.p_value == 1.0:
+    number = [int(rows.sum()) for rows in known]
+    too_few = feature.reason == DEPENDENT or bool(_too_few_reason(number[0], number[1], least, units))
+    if feature.reason == CONSTANT and (missing is None or not missing.effect):
         return TestedFeature(feature)
     return TestedFeature(feature, values, missing, too_few, detail)
 
 
-def _test_missing(before: pd.Series[Any], after: pd.Series[Any], units: tuple[Units, Units] | None) -> TestResult:
+def _test_missing(
+    before: pd.Series[Any], after: pd.Series[Any], units: tuple[Units, Units] | None
+) -> TestResult | None:
+    """Test the shares of missing values; return ``None`` if the windows count as too few independent rows."""
     missing = [series.isna().to_numpy() for series in (before, after)]
     lost = [int(rows.sum()) for rows in missing]
     if units is None or not any(lost):
         return missing_test(lost[0], len(before), lost[1], len(after))
     design = indicator_design([rows[:, None] for rows in missing], units)
-    effects = design.reference, design.current
-    # Fisher's test needs whole numbers.
-    counts = [
-        (round(number / effect), round(len(rows) / effect))
-        for number, rows, effect in zip(lost, missing, effects, strict=True)
-    ]
-    result = missing_test(*counts[0], *counts[1])
+    independent = design.independent_rows(len(before), len(after))
+    if min(independent) < FEWEST_INDEPENDENT_ROWS:
+        return None
     shares = [float(rows.mean()) for rows in missing]
+    totals = [round(rows) for rows in independent]  # Fisher's test needs whole numbers
+    result = missing_test(round(shares[0] * totals[0]), totals[0], round(shares[1] * totals[1]), totals[1])
     effect = abs(shares[1] - shares[0])
     return TestResult(effect, design.correct(result.p_value), effect)
 
@@ -139,10 +143,12 @@ def _test_numeric(
         )
         if before.min() == before.max() == after.min() == after.max():
             return replace(feature, reason=CONSTANT), None
-    if min(len(before), len(after)) < settings.minimum_samples:
-        return replace(feature, reason=_too_few_reason(len(before), len(after), settings.minimum_samples)), None
+    if reason := _too_few_reason(len(before), len(after), settings.minimum_samples, units):
+        return replace(feature, reason=reason), None
     r, c = count_values(before, after)
     design = numeric_design(before, after, units)
+    if min(design.independent_rows(len(before), len(after))) < FEWEST_INDEPENDENT_ROWS:
+        return replace(feature, reason=DEPENDENT), None
     if len(r) <= FEW_VALUES:
         r_cells, c_cells, _ = merge_rare(r / design.reference, c / design.current)
         if len(r_cells) > 1:
@@ -168,14 +174,15 @@ def _test_categorical(
     feature = replace(feature, new_categories=tuple(map(shorten_name, new[:LABELS])), histogram=_label_histogram(r, c))
     if len(r) == 1 and r.keys() == c.keys():
         return replace(feature, reason=CONSTANT), None
-    if min(sum(r.values()), sum(c.values())) < settings.minimum_samples:
-        reason = _too_few_reason(sum(r.values()), sum(c.values()), settings.minimum_samples)
+    if reason := _too_few_reason(sum(r.values()), sum(c.values()), settings.minimum_samples, units):
         return replace(feature, reason=reason), None
     design, single = INDEPENDENT, None
     if units is not None:
         labels = [series.dropna().map(to_label).to_numpy(dtype=object) for series in (before, after)]
-        frequent = sorted(r.keys() | c.keys(), key=lambda label: -r.get(label, 0) - c.get(label, 0))[:LABELS]
+        frequent = sorted(r.keys() | c.keys(), key=lambda label: (-r.get(label, 0) - c.get(label, 0), label))[:LABELS]
         design = indicator_design([rows[:, None] == np.array(frequent, dtype=object) for rows in labels], units)
+        if min(design.independent_rows(*map(len, labels))) < FEWEST_INDEPENDENT_ROWS:
+            return replace(feature, reason=DEPENDENT), None
         rows_r, rows_c = (Counter(rows[one.first_rows()].tolist()) for rows, one in zip(labels, units, strict=True))
         single = align({label: rows_r[label] for label in r.keys() | c.keys()}, rows_c)
     found = compare_categories(*align(r, c), least_rare=settings.effect_threshold, design=design, single=single)
@@ -191,9 +198,8 @@ def _test_embedding(
     settings: DriftSettings,
     units: tuple[Units, Units] | None,
 ) -> tuple[FeatureDrift, TestResult | None]:
-    least = FEWEST * settings.minimum_samples
-    if min(len(before), len(after)) < least:
-        return replace(feature, reason=_too_few_reason(len(before), len(after), least)), None
+    if reason := _too_few_reason(len(before), len(after), FEWEST * settings.minimum_samples, units):
+        return replace(feature, reason=reason), None
     result = compare_vectors(before, after, settings, units)
     if result is None:
         return replace(feature, reason=f"vectors of {feature.dimensions:,} numbers are too long to compare"), None
@@ -210,9 +216,11 @@ def _test_text(
     least = settings.minimum_samples
     if units is not None and not units[0].in_time_order:  # one text of each group is independent of the others
         before, after = before.iloc[units[0].first_rows()], after.iloc[units[1].first_rows()]
-    found = compare_texts(before, after, settings) if min(len(before), len(after)) >= least else None
+    if reason := _too_few_reason(len(before), len(after), least, units):
+        return replace(feature, reason=reason), None, ""
+    found = compare_texts(before, after, settings)
     if found is None:
-        return replace(feature, reason=_too_few_reason(len(before), len(after), FEWEST * least)), None, ""
+        return replace(feature, reason=_describe_rows(len(before), len(after), FEWEST * least)), None, ""
     test, result, detail = found
     return _with_test_result(feature, test, result, None), result, detail
 
@@ -228,7 +236,17 @@ def _with_test_result(feature: FeatureDrift, test: str, result: TestResult, psi:
     )
 
 
-def _too_few_reason(reference: int, current: int, least: int) -> str:
+def _too_few_reason(reference: int, current: int, least: int, units: tuple[Units, Units] | None) -> str:
+    """Return which of the rows with a value, or of their units, are too few for a test, or ""."""
+    if min(reference, current) < least:
+        return _describe_rows(reference, current, least)
+    if units is None or has_enough_units(units):
+        return ""
+    kind = "times" if units[0].in_time_order else "groups"
+    return f"a window has values of fewer than {FEWEST_UNITS} {kind}"
+
+
+def _describe_rows(reference: int, current: int, least: int) -> str:
     return f"the windows have {reference} and {current} values, but each needs at least {least}"
 
 

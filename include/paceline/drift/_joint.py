@@ -186,8 +186,11 @@ def find_copies(rows: NDArray[np.float64], labels: NDArray[np.int64]) -> Units |
     within one.
     """
     import numpy as np
+    import pandas as pd
 
-    codes = np.unique([hash(row.tobytes()) for row in rows], return_inverse=True)[1]
+    # Unlike ``hash``, these digests are the same in every process, and so are the parts of the cross-fitting.
+    digests = pd.util.hash_pandas_object(pd.DataFrame(rows), index=False).to_numpy()
+    codes = np.unique(digests, return_inverse=True)[1]
     counts = np.stack([np.bincount(codes[labels == label], minlength=codes.max() + 1) for label in (0, 1)])
     sizes = counts.sum(axis=1)
     within = max((counts * (counts - 1)).sum(axis=1) / (sizes * (sizes - 1)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline.drift._dependence import Units, mean_variance
+from paceline.drift._dependence import Units, effect_after, mean_variance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,18 +116,12 @@ def _variances(
     deviations: tuple[Floats, Floats], units: tuple[Units, Units]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return the variance of the mean of the rows before and after, and the degrees of freedom of each."""
-    import numpy as np
-
     rows = [len(part) for part in deviations]
     found = [mean_variance(part[:, None], unit) for part, unit in zip(deviations, units, strict=True)]
     single = [float(v.variance[0] / v.design_effect[0]) for v in found]
     # Few rows may have equal errors, by chance or because they depend on each other. Use at least the variance of all.
     pooled = sum(v * n**2 for v, n in zip(single, rows, strict=True)) / sum(rows)
     single = [max(v, pooled / n) for v, n in zip(single, rows, strict=True)]
-    # The rows after may be too few to show how much they depend on each other; the rows before show it, too.
     before, after = (float(v.design_effect[0]) for v in found)
-    size = [
-        n / np.count_nonzero(np.bincount(unit.codes - unit.codes.min())) for n, unit in zip(rows, units, strict=True)
-    ]
-    after = max(after, 1 + (before - 1) * size[1] / size[0])
+    after = effect_after(before, after, units)
     return (single[0] * before, single[1] * after), (found[0].freedom, max(rows[1] / after - 1, 1.0))

@@ -19,13 +19,10 @@ from paceline.drift.class_probabilities import PREDICTED, compute_class_errors, 
 from paceline.drift.concept import detect_concept_drift
 from paceline.drift.prediction_errors import PredictionErrors, compute_errors
 from paceline.drift.seasons import read_seasons
-from paceline.drift.units import FEWEST_UNITS, find_groups
+from paceline.drift.units import FEWEST_REFERENCE_TIMES, FEWEST_UNITS, find_groups
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# With fewer points in time in the reference, the rows count as points in time: the variance between so few is unknown.
-FEWEST_REFERENCE_TIMES = 5
 
 
 def compare_errors(
@@ -46,6 +43,8 @@ def compare_errors(
     ``rows_per_row`` is the number of rows of the current window for each row of the sample that stands for it. Remarks
     are appended to ``notes``.
     """
+    import numpy as np
+
     if isinstance(prediction, Mapping):
         reference, current = with_predicted_class(reference, current, prediction)
     else:
@@ -62,15 +61,16 @@ def compare_errors(
     if isinstance(prediction, Mapping):
         # The estimate learns the errors from the probabilities and from the most probable class.
         columns, prediction = [*columns, *(Column(name, "numeric") for name in prediction.values())], PREDICTED
-    known = reference[:0]
+    has_label = np.zeros(len(reference), dtype=bool)
     if len(errors.reference):
-        known = reference[reference[prediction].notna() & reference[actual].notna()]
+        has_label = (reference[prediction].notna() & reference[actual].notna()).to_numpy()
+    known = reference[has_label]
     labelled = current.iloc[errors.rows]
     seasons = None
     if season is not None:
-        found = read_seasons(known, labelled, season, time)
+        found = read_seasons(reference, current, season, time)
         last = len(found.names) + 1  # rows of an unknown season, -1, are a season, too
-        seasons = found.reference % last, found.current % last
+        seasons = found.reference[has_label] % last, found.current[errors.rows] % last
     concept = detect_concept_drift(
         errors.reference,
         errors.current,

@@ -15,7 +15,7 @@ from paceline.drift._dependence import Units
 from paceline.drift._features import TestedFeature, run_tests
 from paceline.drift._judgement import sort_by_severity
 from paceline.drift._settings import DriftSettings
-from paceline.drift.units import FEWEST_UNITS
+from paceline.drift.units import FEWEST_UNITS, has_enough_units
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +34,10 @@ class Segment:
     reference: NDArray[np.int64]
     current: NDArray[np.int64]
 
+    def take(self, units: tuple[Units, Units]) -> tuple[Units, Units]:
+        """Return the units of the segment's rows."""
+        return units[0].take(self.reference), units[1].take(self.current)
+
 
 def find_segments(
     reference: pd.DataFrame,
@@ -44,7 +48,7 @@ def find_segments(
 ) -> tuple[list[Segment], list[str]]:
     """Return the largest segments, at most 20, with at least ``minimum`` rows in each window, and notes on the others.
 
-    If ``units`` are groups, a segment also needs ten groups in each window.
+    With ``units``, a segment also needs ten groups or times in each window.
 
     >>> import pandas as pd
     >>> reference, current = (pd.DataFrame({"plan": ["pro"] * n + ["free"] * 300}) for n in (200, 3))
@@ -67,7 +71,7 @@ def find_segments(
         code: Segment(str(names[code]), np.flatnonzero(before == code), np.flatnonzero(after == code))
         for code in largest
     }
-    compared = {code: one for code, one in found.items() if _has_enough_groups(one, units)}
+    compared = {code: one for code, one in found.items() if units is None or has_enough_units(one.take(units))}
     others = [shorten_name(str(name)) for code, name in enumerate(names) if code not in compared]
     notes = [] if compared else [f"No segment ({column}) is compared separately."]
     if missing := int((codes < 0).sum()):
@@ -75,21 +79,14 @@ def find_segments(
     if not others:
         return [*compared.values()], notes
     shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-    too_few = f"{minimum} rows{'' if units is None else f' or {FEWEST_UNITS} groups'}"
+    too_few = f"{minimum} rows"
+    if units is not None:
+        too_few += f" or {FEWEST_UNITS} {'times' if units[0].in_time_order else 'groups'}"
     notes.append(
         f"Segments ({column}) that are not compared separately, because they have fewer than {too_few} in a window or "
         f"are not among the {MAX_SEGMENTS} largest: {shown}."
     )
     return [*compared.values()], notes
-
-
-def _has_enough_groups(segment: Segment, units: tuple[Units, Units] | None) -> bool:
-    import numpy as np
-
-    if units is None or units[0].in_time_order:
-        return True
-    windows = zip(units, (segment.reference, segment.current), strict=True)
-    return all(len(np.unique(one.codes[rows])) >= FEWEST_UNITS for one, rows in windows)
 
 
 def run_segment_tests(
@@ -103,9 +100,8 @@ def run_segment_tests(
     """Test the features of a segment."""
     rows = segment.reference, segment.current
     before, after = (frame.iloc[chosen] for frame, chosen in zip((reference, current), rows, strict=True))
-    if units is not None:
-        units = units[0].take(rows[0]), units[1].take(rows[1])
-    return [run_tests(column, before, after, settings, units) for column in columns]
+    own = None if units is None else segment.take(units)
+    return [run_tests(column, before, after, settings, own) for column in columns]
 
 
 def summarise_segment(segment: Segment, judged: Sequence[FeatureDrift]) -> SegmentDrift:

@@ -57,6 +57,8 @@ def kolmogorov_smirnov(reference: Counts, current: Counts) -> TestResult:
     be large below and above it, so that chance explains less. The p-value is then bounded by the probability that a
     Brownian bridge leaves the band below or above that value, which follows from the reflection principle.
 
+    No p-value is below the exact one of windows without common values: 2 / C(m + n, m) for m and n rows.
+
     >>> import numpy as np
     >>> kolmogorov_smirnov(np.arange(50), np.arange(50)[::-1]).p_value < 1e-6
     True
@@ -64,20 +66,22 @@ def kolmogorov_smirnov(reference: Counts, current: Counts) -> TestResult:
     True
     """
     import numpy as np
+    from scipy.special import gammaln
     from scipy.stats import kstwo
 
     rows_before, rows_after = reference.sum(), current.sum()
     statistic = float(np.abs(reference.cumsum() / rows_before - current.cumsum() / rows_after).max())
     # The distribution for one sample of this size is an accurate approximation, and fast at every sample size.
     size = rows_before * rows_after / (rows_before + rows_after)
-    p_value = float(kstwo.sf(statistic, round(size)))
+    p_value = float(kstwo.sf(statistic, max(1, round(size))))
     pooled = (reference + current) / (rows_before + rows_after)
     frequent = int(pooled.argmax())
     if (1 - pooled[frequent]) * min(rows_before, rows_after) >= MINIMUM_EXPECTED:
         gap = statistic * size**0.5
         outside = sum(_bridge_exceeds(gap, float(part.sum())) for part in (pooled[:frequent], pooled[frequent + 1 :]))
         p_value = min(p_value, 2 * outside)
-    return TestResult(statistic, p_value, statistic)
+    lowest = 2 * np.exp(gammaln(rows_before + 1) + gammaln(rows_after + 1) - gammaln(rows_before + rows_after + 1))
+    return TestResult(statistic, min(1.0, max(p_value, float(lowest))), statistic)
 
 
 def _bridge_exceeds(gap: float, end: float) -> float:

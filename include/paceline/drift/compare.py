@@ -215,18 +215,21 @@ def compare(
             found = compare_features(chosen, before, after, segments, settings, units)
             notes += found.notes
         if prediction is not None and actual is not None:
-            rows_per_row = (current_rows or 0) / len(current)
+            current_per_row = (current_rows or 0) / len(current)
             concept, estimate = compare_errors(
-                chosen, reference, current, prediction, actual, time, groups, season, settings, rows_per_row, notes
+                chosen, reference, current, prediction, actual, time, groups, season, settings, current_per_row, notes
             )
         verdict, reason = overall_verdict(found, (concept, estimate), settings)
         if too_few and verdict != "drift":
             verdict, reason = "not enough data", too_few
         problems += find_missing_predictions(next(iter(predictions), None), reference, current, settings)
+        rows_per_row = (reference_rows or len(reference)) / max(len(before), 1)
         if groups is not None and units is not None:  # these tests assume independent rows
             before, after = before.iloc[units[0].first_rows()], after.iloc[units[1].first_rows()]
         if not too_few:
-            problems += find_implausible_values(chosen, found.features, before, after, settings, (*predictions, actual))
+            problems += find_implausible_values(
+                chosen, found.features, before, after, settings, (*predictions, actual), rows_per_row
+            )
     if any(problem.severe for problem in problems):
         verdict, reason = "bad data", describe_severe(problems)
     quality, more = limit_problems(problems)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from paceline.contract import FeatureDrift, ProblemKind, QualityProblem
 from paceline.drift._categories import align, new_category_test
 from paceline.drift._columns import Column, check_column, count_labels, shorten_name, to_numbers
+from paceline.drift._duplicates import count_duplicates
 from paceline.drift._quality_settings import KINDS, QualitySettings
 from paceline.drift._settings import DriftSettings
 from paceline.drift._statistics import missing_test
@@ -22,7 +23,6 @@ from paceline.drift.text_order import sort_text
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
 MAX_PROBLEMS = 50  # maximum number of problems in a report
@@ -125,17 +125,20 @@ def find_implausible_values(
     current: pd.DataFrame,
     settings: DriftSettings,
     model_columns: Collection[str | None] = (),
+    rows_per_row: float = 1.0,
 ) -> list[QualityProblem]:
     """Return missing, implausible and repeated values that chance does not explain.
 
     ``features`` are the results for ``columns``, with the tests of missing values. ``model_columns`` contain
-    predictions and labels; they are ignored in the search for equal rows, because unknown labels are equal. The false
-    discovery rate of the other tests together is ``settings.significance``.
+    predictions and labels; they are ignored in the search for equal rows, because unknown labels are equal. If
+    ``reference`` is a random sample, ``rows_per_row`` is the number of rows for each of its rows. The false discovery
+    rate of the other tests together is ``settings.significance``.
     """
     from scipy.stats import false_discovery_control
 
     quality = settings.quality
-    found = [_find_missing(feature, settings) for feature in features]
+    compared = {column.name for column in columns if not column.skipped}
+    found = [_find_missing(feature, settings) for feature in features if feature.name in compared]
     suspicions = [
         _find_outside(column.name, reference, current, quality)
         for column in columns
@@ -148,7 +151,7 @@ def find_implausible_values(
     ]
     if not any(column.problem for column in columns):  # more rows are equal if a column is left out
         arrays = {column.name for column in columns if column.kind == "embedding" or column.is_odd}
-        suspicions.append(_find_duplicates({*arrays, *model_columns}, reference, current, quality))
+        suspicions.append(_find_duplicates({*arrays, *model_columns}, reference, current, quality, rows_per_row))
     known = [one for one in suspicions if one is not None]
     # Each column without such values adds a test with the p-value 1.
     plain = sum(not column.skipped and column.kind in ("numeric", "categorical") for column in columns) + 1 - len(known)
@@ -190,16 +193,19 @@ def _without_ignored(problems: Sequence[QualityProblem], settings: QualitySettin
 
 
 def _find_missing(feature: FeatureDrift, settings: DriftSettings) -> QualityProblem | None:
-    """Return a problem if the test of the drift check found that more values are missing."""
+    """Return a problem if more values are missing, unless the test of the drift check explains this by chance.
+
+    Without a test, the rise counts: an outage of a sensor is one event, but its values are missing all the same.
+    """
     before, after = feature.missing_reference, feature.missing_current
     p_value = feature.missing_adjusted_p_value
-    if (
-        p_value is None
-        or p_value > settings.significance
-        or (after - before < settings.of_feature(feature.name).missing_threshold)
-    ):
+    if after - before < settings.of_feature(feature.name).missing_threshold:
+        return None
+    if p_value is not None and p_value > settings.significance:
         return None
     reason = f"the share of missing values rose from {before:.1%} to {after:.1%}"
+    if p_value is None:
+        reason += " (too few independent rows to test this)"
     return _problem("no values" if after == 1.0 else "missing values", feature.name, reason, settings.quality)
 
 
@@ -260,18 +266,18 @@ def _find_new_categories(
 
 
 def _find_duplicates(
-    left_out: set[str | None], reference: pd.DataFrame, current: pd.DataFrame, settings: QualitySettings
+    left_out: set[str | None],
+    reference: pd.DataFrame,
+    current: pd.DataFrame,
+    settings: QualitySettings,
+    rows_per_row: float,
 ) -> PossibleProblem | None:
-    """Compare the shares of duplicated rows in samples of equal size: larger ones have more equal rows by chance."""
-    import numpy as np
-
     names = [name for name in reference.columns if name in current.columns and str(name) not in left_out]
     size = min(len(reference), len(current))
     if not names or not size:
         return None
-    rng = np.random.default_rng(0)
     try:
-        before, after = (_count_duplicates(frame[names], size, rng) for frame in (reference, current))
+        before, after = count_duplicates(reference[names], current[names], rows_per_row)
     except TypeError:  # unhashable values, in columns that are not compared
         return None
     test = missing_test(before, size, after, size)
@@ -281,11 +287,6 @@ def _find_duplicates(
         if len(current) > size:
             reason += f" (in {size:,} rows of each window)"
     return PossibleProblem("duplicated rows", "", reason, test.p_value if rise > 0 else 1.0)
-
-
-def _count_duplicates(frame: pd.DataFrame, size: int, rng: np.random.Generator) -> int:
-    rows = frame if size == len(frame) else frame.iloc[rng.permutation(len(frame))[:size]]
-    return int(rows.duplicated().sum())
 
 
 def _and_more(count: int) -> str:

@@ -82,7 +82,7 @@ def read_seasons(reference: pd.DataFrame, current: pd.DataFrame, season: str, ti
 
     frames = {"reference": reference, "current": current}
     labels: list[pd.Series[Any]] = []
-    zones: dict[str, str] = {}
+    times: dict[str, pd.Series[Any]] = {}
     for window, frame in frames.items():
         if season not in SEASONS:
             if season not in frame.columns:
@@ -96,13 +96,17 @@ def read_seasons(reference: pd.DataFrame, current: pd.DataFrame, season: str, ti
         if not len(frame):
             labels.append(frame[time].astype(object))
             continue
-        times = _to_times(frame[time], window, season)
-        zones[window] = str(times.dt.tz)
-        labels.append(_name_seasons(times, season))
+        times[window] = _to_times(frame[time], window, season)
+        labels.append(_name_seasons(times[window], season))
+    zones = {window: str(series.dt.tz) for window, series in times.items()}
     if len(set(zones.values())) > 1:
         shown = " and ".join(f"{zone} ({window})" for window, zone in zones.items())
         accepted = f"times of the same time zone in both windows, because season is {season!r}"
         raise InvalidInputError(str(time), shown, accepted)
+    # A window may have one hour, and this may be midnight.
+    if times and season != "weekday" and not any(map(_has_time_of_day, times.values())):
+        odd = next(iter(times.values())).dropna().iloc[0]
+        raise InvalidInputError(str(time), odd, f"times of day, because season is {season!r}")
     codes, found = pd.factorize(pd.concat(labels, ignore_index=True), sort=True)
     return Seasons(found.tolist(), codes[: len(reference)], codes[len(reference) :])
 
@@ -116,12 +120,14 @@ def _to_times(series: pd.Series[Any], window: str, season: str) -> pd.Series[Any
         raise InvalidInputError(str(series.name), series.iloc[0], accepted)
     try:
         times: pd.Series[Any] = pd.to_datetime(series)
-        clock = times.dt.hour + times.dt.minute
+        _has_time_of_day(times)
     except (AttributeError, TypeError, ValueError) as error:
         raise InvalidInputError(str(series.name), known.iloc[0], accepted) from error
-    if season != "weekday" and not clock.any():
-        raise InvalidInputError(str(series.name), known.iloc[0], f"times of day, because season is {season!r}")
     return times
+
+
+def _has_time_of_day(times: pd.Series[Any]) -> bool:
+    return bool((times.dt.hour + times.dt.minute).any())
 
 
 def _name_seasons(times: pd.Series[Any], season: str) -> pd.Series[Any]:

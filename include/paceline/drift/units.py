@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 # With fewer groups or points in time, their variance cannot be estimated.
 FEWEST_UNITS = 10
+# With fewer points in time in the reference, errors of rows are not compared by time: the variance between so few is
+# unknown.
+FEWEST_REFERENCE_TIMES = 5
 # A note warns if a row counts as less than this share of an independent row.
 _DEPENDENT_SHARE = 0.5
 _CHECKED_COLUMNS, _CHECKED_ROWS = 10, 20_000
@@ -63,6 +66,16 @@ def find_times(reference: pd.DataFrame, current: pd.DataFrame, time: str) -> tup
     if min(int(units.codes.max()) + 1 for units in found) < FEWEST_UNITS:
         return None
     return found[0], found[1]
+
+
+def has_enough_units(units: Sequence[Units]) -> bool:
+    """Return whether each window has enough groups or points in time to estimate how rows depend on each other.
+
+    >>> import numpy as np
+    >>> [has_enough_units([Units(np.arange(number))]) for number in (9, 10)]
+    [False, True]
+    """
+    return all(len(one.first_rows()) >= FEWEST_UNITS for one in units)
 
 
 def describe_too_few_groups(groups: str, units: Sequence[Units]) -> str:

@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.signal import lfilter
+from scipy.stats import ks_2samp
 
 from paceline.drift import compare
+from paceline.drift._statistics import kolmogorov_smirnov
 from paceline.errors import InvalidInputError
 
 FEATURES = ["age", "pay", "visits"]
@@ -240,6 +242,19 @@ def test_dates_have_no_hours() -> None:
         compare(days, days, time="at", season="hour")
 
 
+@pytest.mark.parametrize("season", ["hour", "hour of week"])
+def test_window_of_the_hour_at_midnight_is_compared(season: str) -> None:
+    weeks = make_weeks(0, list(range(14)), 1440).assign(at=lambda frame: frame["at"].dt.floor("h"))
+    frames = [weeks, make_weeks(1, [14], 4800).assign(at=lambda frame: frame["at"].dt.floor("h"))]
+    frames[1] = frames[1][frames[1]["at"].dt.hour == 0]
+    frames = [frame.assign(score=0.5, late=np.arange(len(frame)) % 2.0) for frame in frames]
+    frames[0]["late"] = np.nan  # only the hour has labels
+    report = compare(*frames, time="at", season=season, prediction="score", actual="late")
+    assert (report.verdict, len(report.quality)) == ("no drift", 0), report.reason
+    assert report.concept is not None
+    assert report.concept.current_rows == len(frames[1])
+
+
 def test_group_with_most_rows_counts_once() -> None:
     """False alarms are counted: the features of a customer are equal, and one customer has half of the rows."""
     alarms = 0
@@ -336,3 +351,86 @@ def test_report_notes_that_the_estimate_does_not_use_the_seasons() -> None:
     note = "The estimate of the model's error compares all rows, not only rows of equal seasons."
     assert note in compare(*frames, **roles, season="weekday").notes  # type: ignore[arg-type]
     assert note not in compare(*frames, **roles).notes  # type: ignore[arg-type]
+
+
+def make_days(seed: int, days: int, rows_each: int = 24, effect: float = 0.0) -> pd.DataFrame:
+    """Return rows of the features on each day; each day shifts them by its own amount, with this deviation."""
+    rng = np.random.default_rng(seed)
+    shifts = np.repeat(rng.normal(0, 1, (days, len(FEATURES))), rows_each, axis=0) * effect
+    frame = pd.DataFrame(shifts + rng.normal(size=shifts.shape), columns=FEATURES)
+    return frame.assign(day=np.repeat(pd.date_range("2030-01-01", periods=days), rows_each))
+
+
+@pytest.mark.parametrize(
+    ("first_days", "verdict", "reasons"),
+    [
+        ((30, 10), "no drift", ["missing values rose from 0.0% to 66.7% (too few independent rows to test this)"]),
+        ((10, 10), "no drift", []),
+        ((10, 30), "no drift", []),
+        ((30, 0), "bad data", ["missing values rose from 0.0% to 100.0%"]),
+        ((10, 0), "bad data", ["missing values rose from 66.7% to 100.0% (too few independent rows to test this)"]),
+    ],
+)
+def test_values_that_end_within_a_window_are_a_problem_and_no_drift(
+    first_days: tuple[int, int], verdict: str, reasons: list[str]
+) -> None:
+    """The column ``age`` has values on the first days of the 30 days of each window."""
+    windows = []
+    for seed, days in enumerate(first_days):
+        frame = make_days(seed, 30)
+        frame.loc[24 * days :, "age"] = np.nan
+        windows.append(frame)
+    report = compare(*windows, time="day")
+    assert (report.verdict, [problem.column for problem in report.quality]) == (verdict, ["age"] * len(reasons))
+    assert [problem.reason for problem in report.quality] == [f"the share of {reason}" for reason in reasons]
+
+
+def test_values_that_are_missing_at_any_time_are_drift() -> None:
+    current = make_days(1, 30)
+    current.loc[np.random.default_rng(2).random(len(current)) < 0.1, "age"] = np.nan
+    report = compare(make_days(0, 30), current, time="day")
+    assert report.drifted_features == ["age"]
+    assert "the share of missing values changed from 0% to" in report.features[0].reason
+
+
+@pytest.mark.parametrize("role", ["time", "groups"])
+def test_values_of_few_days_are_not_tested(role: str) -> None:
+    """The values of one day do not show how much the days differ."""
+    for seed in range(0, 8, 2):
+        windows = [make_days(seed + number, 20, 200, effect=1.0) for number in (0, 1)]
+        for frame in windows:
+            frame.loc[200:, "age"] = np.nan
+        report = compare(*windows, **{role: "day"})  # type: ignore[arg-type]
+        [age] = [feature for feature in report.features if feature.name == "age"]
+        kind = "times" if role == "time" else "groups"
+        assert (age.test, age.reason) == ("", f"a window has values of fewer than 10 {kind}")
+
+
+def test_few_times_of_a_season_are_not_enough_data() -> None:
+    windows = [make_days(seed, days, 200).assign(closed=lambda frame: False) for seed, days in ((0, 60), (1, 20))]
+    windows[0]["closed"] = windows[0]["day"] >= "2030-01-05"
+    report = compare(*windows, time="day", season="closed")
+    assert (report.verdict, report.reason) == ("not enough data", "No feature has enough values in both windows.")
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (3, 8), (5, 40)])
+def test_windows_without_common_values_have_the_exact_p_value(before: int, after: int) -> None:
+    result = kolmogorov_smirnov(np.array([before, 0]), np.array([0, after]))
+    assert result.p_value == pytest.approx(ks_2samp(np.zeros(before), np.ones(after), method="exact").pvalue)
+
+
+def test_fractions_of_a_row_are_no_drift() -> None:
+    assert kolmogorov_smirnov(np.array([0.3, 0.0]), np.array([0.0, 0.4])).p_value == 1.0
+
+
+def test_windows_of_few_independent_rows_are_not_enough_data() -> None:
+    """Two windows of 100 hours hardly overlap if the correlation of neighbours is 0.99: each has one level."""
+    verdicts = set()
+    for seed in range(0, 40, 2):
+        frames = []
+        for number in (0, 1):
+            noise = np.random.default_rng(seed + number).normal(size=700)
+            values = lfilter([1], [1, -0.99], noise)[600:]
+            frames.append(pd.DataFrame({"age": values, "high": values > values.mean(), "at": range(100)}))
+        verdicts.add(compare(*frames, time="at").verdict)
+    assert verdicts <= {"not enough data", "no drift"}

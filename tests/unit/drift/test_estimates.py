@@ -439,3 +439,31 @@ def test_page_shows_estimated_and_realised_errors(report: DriftReport) -> None:
     ]
     places = [page.index(fact) for fact in facts]
     assert places == sorted(places)
+
+
+def make_days(rng: np.random.Generator, days: int, level: float = 1.5) -> Frame:
+    """Return 480 rows with calibrated scores, or 40 on each of 60 days; each day shifts them by its own amount."""
+    day = np.repeat(np.arange(days), 40 if days == 60 else 480 // days)
+    score = 1 / (1 + np.exp(-(level + 0.7 * rng.normal(size=days)[day] + rng.normal(size=len(day)))))
+    return pd.DataFrame({"score": score, "late": (rng.random(len(day)) < score) * 1.0, "day": day})
+
+
+@pytest.mark.parametrize(("days", "least", "most"), [(12, 20, 1), (1, 0, 1)])
+def test_days_with_other_scores_are_compared_with_the_differences_between_days(
+    days: int, least: int, most: int
+) -> None:
+    """Alarms are counted in 24 windows, without drift and with much less certain scores."""
+    alarms = []
+    for level in (1.5, 0.5):
+        rng = np.random.default_rng(1)
+        found = []
+        for _ in range(24):
+            reference, current = make_days(rng, 60), make_days(rng, days, level).assign(late=np.nan)
+            errors = compute_errors(reference, current, "score", "late")
+            result = estimate_performance([], reference, current, "score", "late", errors, DriftSettings(), "day")
+            assert result is not None
+            assert result.p_value is not None
+            found.append(result.p_value <= 0.01)
+        alarms.append(sum(found))
+    assert alarms[0] <= most
+    assert alarms[1] >= least

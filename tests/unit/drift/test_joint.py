@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -141,3 +144,29 @@ def test_order_of_rows_with_rare_labels_does_not_distinguish_the_windows() -> No
     result = compare_jointly(columns, rows(0), rows(1), DriftSettings())
     assert result is not None
     assert (result.verdict, round(result.auc, 1)) == ("no drift", 0.5)
+
+
+def test_results_do_not_depend_on_the_process() -> None:
+    """Python's hashes of text and bytes differ between processes; ``PYTHONHASHSEED`` chooses them."""
+    script = """
+import numpy as np, pandas as pd
+from paceline.drift import compare
+from paceline.drift._joint import find_copies
+rows = np.random.default_rng(0).normal(size=(300, 2)).repeat(2, axis=0)
+print(find_copies(rows, np.repeat([0, 1], 300)).codes[:40].tolist())
+rng = np.random.default_rng(0)
+windows = []
+for rows in ([12, 8], [8, 12]):  # of all shops together, each has 20
+    codes = rng.permutation(np.repeat([f"shop {number}" for number in range(40)], rows * 20))
+    windows.append(pd.DataFrame({"shop": codes, "customer": np.arange(400) // 4}))
+print(compare(*windows, groups="customer").features)
+"""
+    seeds = [
+        subprocess.Popen(
+            [sys.executable, "-c", script], env={**os.environ, "PYTHONHASHSEED": str(seed)}, stdout=subprocess.PIPE
+        )
+        for seed in (1, 2)
+    ]
+    first, second = (process.communicate()[0].decode() for process in seeds)
+    assert "chi-squared" in first
+    assert first == second

@@ -233,6 +233,32 @@ def test_duplicates_in_columns_with_few_values_are_not_a_problem_in_windows_of_a
     assert kinds(compare(few(0, 20_000), few(1, 500))) == []
 
 
+def copied(seed: int, rows: int) -> pd.DataFrame:
+    """Return rows that all occur twice, as orders that are logged twice."""
+    frame = window(seed, rows // 2)
+    return pd.concat([frame, frame], ignore_index=True)
+
+
+def test_copies_of_rows_in_both_windows_are_not_a_problem() -> None:
+    reference = copied(0, 10_000)
+    for rows in (1_000, 10_000, 20_000):
+        assert kinds(compare(reference, copied(1, rows))) == []
+    sample = reference.sample(2_000, random_state=0)
+    assert kinds(compare(sample, copied(1, 1_000), reference_rows=10_000)) == []
+
+
+def test_new_copies_of_rows_with_few_values_are_a_problem() -> None:
+    """In the larger reference, half of the rows are equal by chance."""
+
+    def few(seed: int, n: int) -> pd.DataFrame:
+        rng = np.random.default_rng(seed)
+        return pd.DataFrame({"hour": rng.integers(0, 24, n), "day": rng.integers(0, 366, n)})
+
+    current = pd.concat([few(1, 250), few(1, 250)], ignore_index=True)
+    for reference_rows in (10_000, 20_000):
+        assert ("duplicated rows", "") in kinds(compare(few(0, 10_000), current, reference_rows=reference_rows))
+
+
 # --- age -------------------------------------------------------------------------------------------------------
 
 DAY = timedelta(days=1)

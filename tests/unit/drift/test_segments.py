@@ -106,6 +106,23 @@ def test_segments_with_too_few_groups_are_named() -> None:
     assert any("fewer than 100 rows or 10 groups in a window" in note and "pro" in note for note in report.notes)
 
 
+def make_days(seed: int, days: int) -> pd.DataFrame:
+    """Return rows of days that shift the feature ``age`` by amounts of their own."""
+    rng = np.random.default_rng(seed)
+    day = np.repeat(np.arange(days), 200)
+    age = rng.normal(size=days)[day] + rng.normal(size=len(day))
+    return pd.DataFrame({"age": age, "day": day, "plan": rng.choice(["free", "pro"], len(day))})
+
+
+def test_segments_with_too_few_times_are_named() -> None:
+    """The rows of one day do not show how much the days differ."""
+    reference, current = make_days(0, 60), make_days(1, 12)
+    current["plan"] = np.where(current["day"] < 11, "free", "pro")
+    report = compare(reference, current, time="day", segments="plan")
+    assert [one.name for one in report.segments] == ["free"]
+    assert any("fewer than 100 rows or 10 times in a window" in note and "pro" in note for note in report.notes)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from paceline.airflow._folders import report_folders
 from paceline.airflow.engine_connection import default_engine
 from paceline.contract import CONTAINER, LABEL_RUN_START, PACE, RUN_KEYS, RUN_START, Deadline, JobRecord, PaceSample
-from paceline.errors import InvalidInputError, JobLostError, PacelineError
+from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
 from paceline.extras import MissingLibraryError
 from paceline.fleet.rendezvous import LABEL_ROLE, SERVER, WORKER
 
@@ -227,6 +227,8 @@ def _status(runtime: Runtime, job_id: str) -> JobStatus:
         job.close()
     except JobLostError:
         return JobStatus("gone")
+    except RuntimeUnavailableError:  # a Docker engine reports no status of a container while it receives its files
+        return JobStatus("running")
     return status
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -129,12 +129,5 @@ class ScoringSteps:
         """Remove the jobs of the task if it is over; return the error that says so."""
         if self._find_status() != "over":
             return DetachedError("This triggerer no longer waits for the job, which continues")
-        remove_jobs(self._runtime, self._job.labels)
+        self._runtime.remove_all(self._job.labels)
         return TaskStoppedError("The task is over: its jobs are removed")
-
-
-def remove_jobs(runtime: Runtime, labels: Mapping[str, str]) -> None:
-    """Remove all jobs of a task, running or ended."""
-    for job_id, found in list(runtime.jobs()):
-        if labels.items() <= found.items():
-            runtime.reattach(job_id, labels).remove()

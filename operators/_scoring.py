@@ -72,6 +72,7 @@ class ScoringJobs:
         self._defers = defers and reason in (None, "ended")
         self._scored = dict(scored or {})
         self._job: Job | None = None
+        self._is_starting = False
 
     @cached_property
     def _labels(self) -> Mapping[str, str]:
@@ -93,14 +94,12 @@ class ScoringJobs:
             self._log.warning("The jobs of the task could not be removed: %s", failure)
 
     def remove(self) -> None:
-        """Remove the job that is running, also if an earlier process of this try has started it."""
+        """Remove the job that is running or starting, also if an earlier process of this try has started it."""
         if self._job is not None:
             self._job.remove()
             self._job.close()
-        if self._is_continued:
-            from ._deferred_scoring import remove_jobs
-
-            remove_jobs(self._runtime, self._labels)
+        if self._is_continued or self._is_starting:
+            self._runtime.remove_all(self._labels)
 
     def score(self, spec: JobSpec, metric: str, role: str) -> tuple[dict[str, float], ResampleCollector] | None:
         """Run a job; return its last scores and the resamples of ``metric``, or ``None`` if the triggerer is to wait.
@@ -129,7 +128,9 @@ class ScoringJobs:
         if earlier is not None and not runtime.has_same_spec(earlier, spec):
             self._log.info("Removing the job of an earlier process of the task: it has other files")
             earlier.remove()
+        self._is_starting = True
         job = self._job = runtime.start(spec)
+        self._is_starting = False
         if self._defers and not job.wait(_SHORT_S):
             job.close()
             return None

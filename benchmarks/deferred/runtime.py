@@ -58,6 +58,9 @@ class SimulatedRuntime:
         """Yield nothing, because no process lists these jobs."""
         yield from ()
 
+    def remove_all(self, labels: Mapping[str, str]) -> None:
+        """Do nothing, because no process removes these jobs by their labels."""
+
 
 def record(name: str) -> JobRecord:
     """Return the record of a job that a worker process has just started in the first try."""

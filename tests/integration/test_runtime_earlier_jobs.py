@@ -5,17 +5,24 @@ The tests run with a real engine and with local processes.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.integration.jobs import ContainerHarness, Harness, ProcessHarness
+from tests.waiting import LONG_S
 
-from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError
-from paceline.runtime import DockerRuntime, Job
+from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
+from paceline.runtime import DockerRuntime, Job, JobSpec, checks
 from paceline.runtime.scratch import Scratch, read_json, write_json
 from paceline.testing.runtime_contract.harness import (
     LABELS,
@@ -65,6 +72,74 @@ def test_replacement_is_completed_if_the_earlier_job_could_not_be_removed(harnes
     assert read_to_end(new) == ["resumed at 41"]
     new.remove()
     assert harness.leftovers() == []
+
+
+# --- jobs that have not started -------------------------------------------------------------------------------------
+
+KILLED_AT_START = """
+import os, signal, sys
+from pathlib import PosixPath
+from paceline.runtime import JobSpec
+{constructor}
+def files(spec):
+    os.kill(os.getpid(), signal.SIGKILL)
+    yield
+for module in sys.modules.values():
+    if "job_files" in vars(module):
+        module.job_files = files
+runtime.start({spec!r})
+"""
+
+
+def listed(harness: Harness, spec: JobSpec) -> list[str]:
+    """Return the ids of the jobs with the labels of a specification."""
+    return [job_id for job_id, labels in harness.runtime.jobs() if spec.labels.items() <= labels.items()]
+
+
+def test_job_of_a_process_killed_while_it_copied_the_files_is_found_and_removed(harness: Harness) -> None:
+    spec = spec_of(harness, WAITS)
+    code = KILLED_AT_START.format(constructor=harness.constructor, spec=spec)
+    process = subprocess.run([sys.executable, "-c", code], check=False)
+    assert process.returncode == -signal.SIGKILL
+    (job_id,) = listed(harness, spec)
+    assert harness.runtime.find_job(spec.name, LABELS) is None
+    job = harness.runtime.reattach(job_id, LABELS)
+    assert job.status().state != "exited"
+    job.remove()
+    assert harness.leftovers() == []
+
+
+def test_job_is_removed_while_another_thread_copies_its_files(
+    harness: Harness, monkeypatch: Any, tmp_path: Path
+) -> None:
+    is_copying, may_copy = threading.Event(), threading.Event()
+
+    def files(spec: JobSpec) -> Iterator[tuple[str, Path]]:
+        is_copying.set()
+        assert may_copy.wait(LONG_S)
+        yield from checks.job_files(spec)
+
+    for name in [name for name, one in sys.modules.items() if "job_files" in vars(one) and one is not checks]:
+        if name.startswith("paceline.runtime"):
+            monkeypatch.setattr(f"{name}.job_files", files)
+    (tmp_path / "data").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "data" / name).touch()
+    spec = spec_of(harness, WAITS, inputs={"data": tmp_path / "data"})
+    with ThreadPoolExecutor() as threads:
+        start = threads.submit(harness.runtime.start, spec)
+        assert is_copying.wait(LONG_S)
+        removal = threads.submit(harness.runtime.remove_all, spec.labels)
+        if isinstance(harness, ContainerHarness):  # the engine removes the container once it has the files
+            may_copy.set()
+            with contextlib.suppress(PacelineError):  # the container may start before the engine removes it
+                start.result(LONG_S).close()
+        removal.result(LONG_S)
+        may_copy.set()
+        if isinstance(harness, ProcessHarness):
+            with pytest.raises(JobLostError, match="was removed before its start"):
+                start.result(LONG_S)
+    assert listed(harness, spec) == []
 
 
 # --- what users of Airflow, or other users of the machine, may write ------------------------------------------------

@@ -119,6 +119,10 @@ class TeamRuntime:
         """Yield the id and labels of every container; each node runs in one container."""
         return self._containers.jobs()
 
+    def remove_all(self, labels: Mapping[str, str]) -> None:
+        """Remove all containers with these labels, in any state, and their private networks."""
+        self._containers.remove_all(labels)
+
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> TeamJob:
         """Return the team whose first parameter server is ``job_id``; its initial budget is its current allocation."""
         found_labels = self._containers.labels_of(job_id)

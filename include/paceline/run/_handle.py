@@ -221,14 +221,20 @@ class JobHandle:
         runtime, labels = self.runtime, self._labels
         if self.job is not None or runtime is None or not labels or not self._stop_requested.is_set():
             return True
-        try:
-            for job_id, found in runtime.jobs():
-                if labels.items() <= found.items():
-                    runtime.reattach(job_id, labels).remove()
-        except Exception as error:
-            self._log.error("The job that was starting could not be removed: %s", error)
-            return False
-        return True
+
+        def remove() -> bool:
+            try:
+                runtime.remove_all(labels)
+            except Exception as error:
+                self._log.error("The job that was starting could not be removed: %s", error)
+                return False
+            return True
+
+        # An engine that is receiving the job's files removes the container when it has them, or this process ends.
+        gone = within(_QUICK_TIMEOUT_S, remove, default=None)
+        if gone is None:
+            self._log.warning("The engine is still removing the job that was starting")
+        return bool(gone)
 
     def clean_up(self) -> None:
         """Remove the job and its keys after the result is stored. Log errors instead of raising them."""

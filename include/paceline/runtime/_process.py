@@ -137,6 +137,8 @@ class ProcessRuntime:
                 current = earlier
             else:
                 self._job(earlier).remove()
+        if self._stored(current) is None:
+            return None
         try:
             return self.reattach(str(current.path), labels)
         except JobLostError:
@@ -166,18 +168,24 @@ class ProcessRuntime:
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> ProcessJob:
         """Return the job in the scratch folder ``job_id``. Any process of this user on this machine can reattach."""
         scratch = Scratch(Path(job_id))
-        stored = self._stored(scratch)
+        stored = self._stored(scratch, is_started=False)
         if stored is None:
             raise JobLostError(f"there is no job in {job_id}")
         check_labels(f"the job in {job_id}", stored.get("labels"), labels)
         return self._job(scratch)
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield the scratch folder and labels of every job of this user on this machine."""
+        """Yield the scratch folder and labels of every job of this user on this machine, started or not."""
         for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
-            stored = self._stored(Scratch(path))
+            stored = self._stored(Scratch(path), is_started=False)
             if stored is not None:
                 yield str(path), dict(stored.get("labels") or {})
+
+    def remove_all(self, labels: Mapping[str, str]) -> None:
+        """Remove all jobs with these labels, in any state."""
+        for path, found in list(self.jobs()):
+            if labels.items() <= found.items():
+                self._job(Scratch(Path(path))).remove()
 
     def _scratch(self, name: str) -> Scratch:
         return Scratch(self.root / _folder_name(name))
@@ -189,8 +197,10 @@ class ProcessRuntime:
     def _job(self, scratch: Scratch) -> ProcessJob:
         return ProcessJob(scratch, max_output_bytes=self._max_output_bytes, from_start=False)
 
-    def _stored(self, scratch: Scratch) -> dict[str, Any] | None:
-        """Return what is stored about a started job; ``None`` if there is no job of this user in the folder.
+    def _stored(self, scratch: Scratch, *, is_started: bool = True) -> dict[str, Any] | None:
+        """Return what is stored about a job; ``None`` if there is no job of this user in the folder.
+
+        ``is_started``: ignore a job that has not started.
 
         A user of Airflow may name any folder, and another user of this machine may create one: its files would name
         processes of this user as those of a job.
@@ -198,7 +208,7 @@ class ProcessRuntime:
         if scratch.path != self.root / scratch.path.name or not scratch.path.name.startswith("paceline-"):
             return None
         is_own = _is_own_folder(self.root) and _is_own_folder(scratch.path)
-        return read_json(scratch.job) if is_own and scratch.state.exists() else None
+        return read_json(scratch.job) if is_own and (scratch.state.exists() or not is_started) else None
 
     def _start_new(self, scratch: Scratch, spec: JobSpec, digest: str, earlier: Scratch | None) -> ProcessJob:
         """Create the folder and start the job. ``earlier``: the job whose checkpoint to copy."""
@@ -249,16 +259,6 @@ class ProcessRuntime:
             raise
 
     def _create_scratch(self, scratch: Scratch, spec: JobSpec, digest: str) -> None:
-        for folder in _FOLDERS:
-            scratch.folder(folder).mkdir(mode=0o700)
-        for path, content in sdk_files().items():
-            target = scratch.folder("sdk") / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
-        for path, local in job_files(spec):
-            target = scratch.path / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(local, target)
         command = list(spec.command)
         if command[0] == "python":
             command[0] = sys.executable
@@ -279,10 +279,22 @@ class ProcessRuntime:
             "mechanism": self.mechanism,
             "period_s": self._period_s,
         }
+        write_json(scratch.job, job)  # first: its labels tell whose job it is if this process is killed meanwhile
         if spec.lease_s is not None:
             write_json(scratch.lease, {"lasts_s": spec.lease_s})
         write_json(scratch.control, {"devices": spec.devices})
-        write_json(scratch.job, job)
+        for folder in _FOLDERS:
+            scratch.folder(folder).mkdir(mode=0o700)
+        for path, content in sdk_files().items():
+            target = scratch.folder("sdk") / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        for path, local in job_files(spec):
+            if not scratch.job.exists():
+                raise JobLostError(f"the job in {scratch.path} was removed before its start")
+            target = scratch.path / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(local, target)
 
 
 def _is_own_folder(path: Path) -> bool:

@@ -277,7 +277,11 @@ class Runtime(Protocol):
         """Start a job. If the start fails, remove everything that belongs to the job."""
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield the id and labels of every running or ended job, whichever process started it."""
+        """Yield the id and labels of every job, whichever process started it.
+
+        Include jobs that have not started yet, or never will because their process was killed: ``reattach`` accepts
+        them, so that they can be removed.
+        """
 
     def find_job(self, name: str, labels: Mapping[str, str]) -> Job | None:
         """Return the job that was started with this name and these labels; ``None`` if there is none."""
@@ -293,6 +297,12 @@ class Runtime(Protocol):
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> Job:
         """Return the job with this id. Raises JobLostError if it does not exist or lacks one of the ``labels``."""
+
+    def remove_all(self, labels: Mapping[str, str]) -> None:
+        """Remove all jobs with these labels, and their private networks.
+
+        Include jobs that are starting in another thread or process. Such a call may take until the job has its files.
+        """
 
 
 class PausableJob(Job, Protocol):
@@ -329,9 +339,6 @@ class SupportsTeams(Runtime, Protocol):
 
     def find_all(self, labels: Mapping[str, str]) -> Sequence[tuple[Job, Mapping[str, str], float]]:
         """Return every started job with these labels, running or ended: the job, all its labels and its allocation."""
-
-    def remove_all(self, labels: Mapping[str, str]) -> None:
-        """Remove all jobs with these labels, in any state, and their private networks."""
 
     def labels_of(self, job_id: str) -> Mapping[str, str]:
         """Return the labels of a job. Raises JobLostError if it does not exist."""

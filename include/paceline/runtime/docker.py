@@ -29,13 +29,13 @@ from paceline.runtime._docker_container import (
     owner_of,
 )
 from paceline.runtime._docker_images import Images
-from paceline.runtime._docker_limits import WriteLimits
+from paceline.runtime._docker_limits import WriteLimits, check_limits
 from paceline.runtime._docker_options import DockerOptions
 from paceline.runtime.archive import change_owner, tar_stream
 from paceline.runtime.base import Job, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, spec_digest
 from paceline.runtime.docker_errors import engine_call
-from paceline.runtime.docker_job import PERIOD_US, DockerJob
+from paceline.runtime.docker_job import PERIOD_US, DockerJob, remove_container
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -96,8 +96,7 @@ class DockerRuntime:
 
     def capacity(self) -> float:
         """Return the number of cores of the engine's machine."""
-        with engine_call("read the engine's capacity"):
-            return float(self._client.info()["NCPU"])
+        return float(self._info()["NCPU"])
 
     def team_capacity(self) -> float:
         """Return the number of cores of the engine's machine, on which all containers of a team run."""
@@ -106,7 +105,9 @@ class DockerRuntime:
     def check(self, spec: JobSpec) -> None:
         """Raise if ``spec`` cannot run on this engine. With ``pull``, pull a missing image."""
         check_spec(spec)
-        check_capacity(spec, self.capacity())
+        info = self._info()
+        check_capacity(spec, float(info["NCPU"]))
+        check_limits(info, spec)
         if not spec.image:
             raise InvalidInputError("image", spec.image, "the name of a container image")
         if not docker_images.has_image(self._client, spec.image) and not self._can_reattach(spec):
@@ -147,9 +148,11 @@ class DockerRuntime:
         elif current is not None and earlier is not None:
             self._remove_container(earlier["Id"])
         found = current or earlier
+        if found is None or found["State"]["Status"] == "created":
+            return None
         try:
-            return None if found is None else self.reattach(found["Id"], labels)
-        except JobLostError:  # a container of another application, or one that was never started
+            return self.reattach(found["Id"], labels)
+        except JobLostError:  # a container of another application
             return None
 
     def has_same_spec(self, job: Job, spec: JobSpec) -> bool:
@@ -200,7 +203,7 @@ class DockerRuntime:
         return self._job(container, None, spec.cores_per_device, shares_gpus=spec.shares_gpus)
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> DockerJob:
-        """Return the job of a container that any process started with ``start``."""
+        """Return the job of a container that any process created with ``start``."""
         if not _ID.fullmatch(job_id):  # the engine would take a path such as "../images" as another request
             raise JobLostError(f"{job_id!r} is no id of a container")
         with engine_call("find the container"):
@@ -208,20 +211,17 @@ class DockerRuntime:
         if LABEL_JOB not in (details["Config"]["Labels"] or {}):
             raise JobLostError(f"container {job_id[:12]} was not started by Paceline")
         check_labels(f"container {job_id[:12]}", details["Config"]["Labels"], labels)
-        if details["State"]["Status"] == "created":
-            raise JobLostError(f"container {job_id[:12]} was never started")
         # In the log of an ended container, many lines may follow the last progress line.
         tail = 200 if details["State"]["Running"] else 10_000
         shares_gpus = LABEL_SHARES in (details["Config"]["Labels"] or {})
         return self._job(details["Id"], tail, _cores_per_device(details), shares_gpus=shares_gpus)
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield the id and labels of every container that any Paceline process started."""
+        """Yield the id and labels of every container that any Paceline process created, started or not."""
         with engine_call("list containers"):
             containers = self._client.containers(all=True, filters={"label": LABEL_JOB})
         for container in containers:
-            if container["State"] != "created":
-                yield str(container["Id"]), dict(container["Labels"] or {})
+            yield str(container["Id"]), dict(container["Labels"] or {})
 
     def find(self, labels: Mapping[str, str], options: object | None = None) -> DockerJob | None:
         """Return a running container with these labels in the control group of ``options``; ``None`` if none matches.
@@ -243,9 +243,9 @@ class DockerRuntime:
         """Return every started container with these labels: its job, all its labels and its allocation."""
         wanted = [f"{name}={value}" for name, value in labels.items()]
         with engine_call("list containers"):
-            containers = [str(listed["Id"]) for listed in self._client.containers(all=True, filters={"label": wanted})]
+            listed = self._client.containers(all=True, filters={"label": wanted})
         jobs = []
-        for container in containers:
+        for container in (str(one["Id"]) for one in listed if one["State"] != "created"):
             with contextlib.suppress(JobLostError):
                 job = self.reattach(container)
                 with engine_call("read a container's allocation"):
@@ -265,11 +265,16 @@ class DockerRuntime:
         wanted = [f"{name}={value}" for name, value in labels.items()]
         with engine_call("list containers"):
             containers = self._client.containers(all=True, filters={"label": wanted})
-        for container in containers:
-            self._remove_container(container["Id"])
+        for container in containers:  # without reading them first: the engine delays that while it receives files
+            remove_container(self._client, container["Id"])
             network = (container["Labels"] or {}).get(docker_network.LABEL)
             if network is not None:
                 docker_network.remove_if_empty(self._client, network)
+
+    def _info(self) -> Mapping[str, Any]:
+        with engine_call("read the engine's capacity"):
+            info: Mapping[str, Any] = self._client.info()
+            return info
 
     def _job(
         self, container: str, tail: int | None, cores_per_device: float, *, shares_gpus: bool = False
@@ -322,10 +327,7 @@ class DockerRuntime:
 
     def _remove_container(self, container: str) -> None:
         try:
-            with engine_call("remove the container"):
-                self._client.remove_container(container, force=True, v=True)
-        except JobLostError:
-            pass
+            remove_container(self._client, container)
         except PacelineError as error:
             log.error("Could not remove container %s; run `docker rm -f %s`. %s", container, container, error)
 

@@ -199,14 +199,7 @@ class DockerJob:
     def remove(self) -> None:
         """Remove the container and its anonymous volumes, running or not, and its private network if it is empty."""
         self._inspect()
-        try:
-            with engine_call("remove the container"):
-                self._client.remove_container(self._container, force=True, v=True)
-        except JobLostError:
-            pass
-        except PacelineError as error:
-            if "already in progress" not in str(error):  # by another process, or by a call without an answer
-                raise
+        remove_container(self._client, self._container)
         if self._team_network is not None:
             docker_network.remove_if_empty(self._client, self._team_network)
         self.close()
@@ -254,8 +247,23 @@ class DockerJob:
         return details is None or _status_of(details).state != "running"
 
 
+def remove_container(client: APIClient, container: str) -> None:
+    """Remove a container and its anonymous volumes, running or not, unless it is gone or its removal is in progress."""
+    try:
+        with engine_call("remove the container"):
+            client.remove_container(container, force=True, v=True)
+    except JobLostError:
+        pass
+    except PacelineError as error:
+        if "already in progress" not in str(error):  # by another process, or by a call without an answer
+            raise
+
+
 def _status_of(details: Mapping[str, Any]) -> JobStatus:
     state = details["State"]
+    if state["Status"] == "created":
+        created_s = _epoch_seconds(details["Created"])
+        return JobStatus(state="gone", started_s=created_s, reason="the container was never started")
     if state["Status"] in ("running", "paused", "restarting"):
         reason = "paused" if state["Status"] == "paused" else ""
         return JobStatus(state="running", started_s=_epoch_seconds(state["StartedAt"]), reason=reason)

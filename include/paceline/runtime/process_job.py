@@ -177,6 +177,10 @@ class ProcessJob:
                 reason=str(end.get("reason", "")),
                 stopped=bool(end.get("stopped")),
             )
+        if state is None:
+            with contextlib.suppress(OSError):  # the folder was removed
+                written_s = self._scratch.job.stat().st_mtime
+                return JobStatus(state="gone", started_s=written_s, reason="the job was never started")
         started = state.get("started_s") if state else None
         if running:
             return JobStatus(state="running", started_s=started)

@@ -13,6 +13,7 @@ import pytest
 from paceline.airflow import _clean
 from paceline.airflow.runtimes import named_settings
 from paceline.contract import RUN_START, JobRecord
+from paceline.errors import RuntimeUnavailableError
 from paceline.runtime import JobSpec, JobStatus, ProcessRuntime
 
 
@@ -95,6 +96,18 @@ class FakeRuntime:
 def test_job_of_an_ended_task_is_kept_only_for_what_a_cleared_task_would_use(status, role, owner):
     (job,) = _clean.find_jobs(FakeAirflow("failed", "failed"), [FakeRuntime(status, role)])  # type: ignore[arg-type, list-item]
     assert job.owner == owner
+
+
+def test_job_whose_status_the_engine_does_not_report_is_listed(monkeypatch):
+    """As that of a container that is receiving its files."""
+    runtime = FakeRuntime(RUNNING, None)
+
+    def reattach(job_id):
+        raise RuntimeUnavailableError("Read timed out.")
+
+    monkeypatch.setattr(runtime, "reattach", reattach)
+    (job,) = _clean.find_jobs(FakeAirflow("running", "running"), [runtime])  # type: ignore[arg-type, list-item]
+    assert (job.status.state, job.owner) == ("running", "task")
 
 
 @pytest.mark.parametrize(("recorded", "left"), [("job", {"pace"}), ("newer", {"pace", "ceiling", "container"})])

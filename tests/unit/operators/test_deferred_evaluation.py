@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +27,8 @@ from paceline.operators._deferred_scoring import DeferredScoring, ScoringControl
 from paceline.registry import FileRegistry
 from paceline.run import ControlElsewhereError, MemoryState
 from paceline.run.clock import SystemClock
-from paceline.runtime import ProcessRuntime
+from paceline.runtime import JobSpec, ProcessRuntime
+from paceline.runtime.checks import job_files
 
 SCRIPT = """
 import json, pathlib, time
@@ -175,6 +176,24 @@ def test_hold_out_that_changes_meanwhile_is_the_same_for_both_models(evaluation:
         deferred = evaluation.defer_to_end(ENDED, **deferred.kwargs)
     result = evaluation.proceed(ENDED, **deferred.kwargs)
     assert result["challenger_metrics"]["rows"] == result["champion_metrics"]["rows"] == 4
+
+
+def test_job_that_still_starts_is_removed_with_its_task(
+    evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator = evaluation.operator()
+    jobs: list[int] = []
+
+    def files(spec: JobSpec) -> Iterator[tuple[str, Path]]:
+        jobs.append(evaluation.jobs)
+        operator.on_kill()
+        jobs.append(evaluation.jobs)
+        yield from job_files(spec)
+
+    monkeypatch.setattr("paceline.runtime._process.job_files", files)
+    with pytest.raises(AirflowException, match="The task was stopped; its job has been removed"):
+        operator.execute(evaluation.context)
+    assert jobs == [1, 0]
 
 
 def test_script_that_fails_leaves_no_job(evaluation: Evaluation) -> None:

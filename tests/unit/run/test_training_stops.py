@@ -20,6 +20,7 @@ from paceline.errors import (
 )
 from paceline.run import _handle as handle_module
 from paceline.run import _stopping as stopping_module
+from paceline.run._stopping import Stopping
 
 from .conftest import SimulatedJob
 from .simulated_task import (
@@ -81,31 +82,56 @@ def test_task_status_is_queried_before_the_job_is_touched(task, monkeypatch):
     assert (first[:1], task.engine.jobs) == ([True], {})
 
 
-class ListedJobs(dict[str, EngineJob]):
-    """The jobs of an engine, which also lists them with their labels, and with the job of another task."""
-
-    def __call__(self) -> Any:
-        return iter([("other", {"task": "other"}), *((name, {"task": "train", "team": "own"}) for name in self)])
-
-
 def test_job_that_still_starts_is_removed_with_its_task(task, monkeypatch):
     """As a pod that waits for room: the main thread hangs in the start until Airflow kills the process."""
     monkeypatch.setattr(stopping_module, "_MAIN_THREAD_S", 0.0)
-    task.engine.jobs = ListedJobs()
+    monkeypatch.setattr(handle_module, "_QUICK_TIMEOUT_S", LONG_S)
     removed = threading.Event()
-    monkeypatch.setattr(task.engine, "reattach", lambda job_id, labels: task.engine.jobs[job_id])
+    removals: list[dict[str, str]] = []
+
+    def remove_all(labels: dict[str, str]) -> None:
+        removals.append(labels)
+        removed.set()
 
     def start(spec: Any) -> EngineJob:
-        waiting = task.engine.jobs["waiting"] = EngineJob(task.engine, "waiting")
-        monkeypatch.setattr(waiting, "remove", removed.set)
         task.request_stop()
         assert removed.wait(LONG_S)
         raise RuntimeUnavailableError("the pod has not run: the pod was deleted")
 
     task.status = "over"
+    monkeypatch.setattr(task.engine, "remove_all", remove_all, raising=False)
     monkeypatch.setattr(task.engine, "start", start)
     with pytest.raises(TaskStoppedError, match="its job is removed"):
         task.run()
+    assert removals == [task.host().labels()]
+
+
+def test_slow_removal_of_a_job_that_still_starts_is_no_removal(task, monkeypatch):
+    """The engine removes a container only after it has received all its files."""
+    monkeypatch.setattr(stopping_module, "_MAIN_THREAD_S", 0.0)
+    monkeypatch.setattr(handle_module, "_QUICK_TIMEOUT_S", 0.0)
+    has_files, stopped = threading.Event(), threading.Event()
+    carry_out = Stopping.carry_out
+
+    def note(stopping: Stopping) -> Any:
+        try:
+            return carry_out(stopping)
+        finally:
+            stopped.set()
+
+    def start(spec: Any) -> EngineJob:
+        task.request_stop()
+        assert stopped.wait(LONG_S)
+        has_files.set()
+        raise RuntimeUnavailableError("the container was removed")
+
+    task.status = "over"
+    monkeypatch.setattr(Stopping, "carry_out", note)
+    monkeypatch.setattr(task.engine, "remove_all", lambda labels: has_files.wait(LONG_S), raising=False)
+    monkeypatch.setattr(task.engine, "start", start)
+    with pytest.raises(TaskStoppedError, match="its job could not be removed"):
+        task.run()
+    assert "The engine is still removing the job that was starting" in task.log.text
 
 
 def test_job_is_removed_without_a_stop_after_a_late_answer(task, monkeypatch):

@@ -239,7 +239,7 @@ def test_ended_times_and_durations_stay_on_one_line_in_wide_windows(
 
 
 def test_steps_of_the_deadline_wait_until_the_job_has_applied_a_change(
-    airflow: AirflowProcess, running_run: RecordedRun, open_page: OpenPage
+    running_run: RecordedRun, open_page: OpenPage
 ) -> None:
     from playwright.sync_api import expect
 
@@ -259,8 +259,7 @@ def test_steps_of_the_deadline_wait_until_the_job_has_applied_a_change(
     page.get_by_text("applies the new deadline").wait_for()
     for step in steps.all():
         expect(step).to_be_disabled()  # the newest sample has the deadline before
-    applied = {**recorded_job()["pace"], "deadline_s": 2040.0}
-    airflow.put_task_state("retrain_delays", running_run.run_id, "train", "pace", applied)
+    running_run.put_training({"pace": {**recorded_job()["pace"], "deadline_s": 2040.0}})
     for step in steps.all():
         expect(step).to_be_enabled()
 

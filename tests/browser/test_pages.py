@@ -245,7 +245,7 @@ def test_steps_of_the_deadline_wait_until_the_job_has_applied_a_change(
 
     page = open_page(full_page_path(running_run), user="anna")
     changes: list[Route] = []
-    page.route("**/deadline", changes.append)  # the server does not answer yet
+    page.route("**/deadline", lambda route: changes.append(route))  # the server does not answer yet
     field = page.get_by_label("New deadline")
     steps = page.get_by_role("group", name="Move the deadline").get_by_role("button")
     expect(steps).to_have_count(4)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ from paceline.operators.links import ModelLink
 from paceline.registry import FileRegistry
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(300)]
 OpenPage = Callable[..., "Page"]
@@ -187,6 +187,10 @@ def test_promotion_by_hand_is_the_champion_on_the_page(
             page.get_by_role("region", name="Model flights").get_by_text("champion: version 2").wait_for()
             table = page.get_by_role("table", name="Evaluations of flights")
             assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth")
+            rows = table.get_by_role("row").evaluate_all(
+                "rows => rows.map(row => getComputedStyle(row).backgroundColor)"
+            )
+            assert set(rows) == {"rgba(0, 0, 0, 0)"}, "the table has the colour of its card"
             assert violations(page) == []
             page.get_by_role("tabpanel", name="Models").screenshot(path=pictures / f"models-{theme}-{width}.png")
 
@@ -239,3 +243,45 @@ def test_rollback_on_the_page_of_a_model_needs_the_right_and_a_reason(
     page.get_by_role("button", name="Release", exact=True).click()
     page.get_by_text("Tasks may replace it").wait_for()
     assert not registry.history("flights")[-1].hold
+
+
+def test_champion_is_changed_with_the_keyboard(run_ids: list[str], registry: FileRegistry, open_page: OpenPage) -> None:
+    from playwright.sync_api import expect
+
+    page = open_page(model_path(registry), user="anna")
+    opener = page.get_by_role("button", name="Promote …")
+    opener.press("Enter")
+    dialog = page.get_by_role("alertdialog", name="Make version 2 of flights the champion?")
+    reason, hold = dialog.get_by_label("Reason"), dialog.get_by_role("checkbox")
+    expect(reason).to_be_focused()
+    for place in (hold, dialog.get_by_role("button", name="Cancel"), reason):  # a change needs a reason
+        page.keyboard.press("Tab")
+        expect(place).to_be_focused()
+    reason.press_sequentially("better")
+    page.keyboard.press("Shift+Tab")
+    expect(dialog.get_by_role("button", name="Make version 2 the champion")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(opener).to_be_focused()
+
+
+def test_versions_have_names_of_their_own_and_long_names_of_dags_wrap(
+    run_ids: list[str], registry: FileRegistry, open_page: OpenPage
+) -> None:
+    def lengthen(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, body=answer.text().replace("retrain_flights", "retrain_flights" * 6))
+
+    page = open_page("/home", width=600)
+    page.route("**/paceline/api/model?*", lengthen)
+    page.goto(page.url.replace("/home", model_path(registry)))
+    table = page.get_by_role("table", name="Versions of flights")
+    for version in (1, 2):
+        table.get_by_role("checkbox", name=f"compare version {version}").press("Space")
+    page.get_by_role("button", name="Compare 2 runs").wait_for()
+    assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth")
+
+
+def model_path(registry: FileRegistry) -> str:
+    """Return the path of the page of the model ``flights``."""
+    return f"/plugin/retraining/model?{urlencode({'model': 'flights', 'registry': str(registry.root)})}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from demo.airflow_process import AirflowProcess
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(300)]
 OpenPage = Callable[..., "Page"]
+Violations = Callable[["Page"], list[str]]
 DAG_WITH_50_TASKS = """
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
@@ -50,13 +51,41 @@ def test_page_without_built_scripts_shows_a_message(
     page.get_by_role("alert").get_by_text("run `make ui`").wait_for()
 
 
-def test_fifty_running_jobs_are_listed_the_most_urgent_first(airflow: AirflowProcess, open_page: OpenPage) -> None:
+# The contrast of an element's colour with the page behind its table, as WCAG 2 defines it.
+CONTRAST = """bar => {
+    const luminance = color => {
+        const context = new OffscreenCanvas(1, 1).getContext('2d')
+        context.fillStyle = color
+        context.fillRect(0, 0, 1, 1)
+        const [r, g, b] = [...context.getImageData(0, 0, 1, 1).data].map(
+            one => one <= 10 ? one / 255 / 12.92 : ((one / 255 + 0.055) / 1.055) ** 2.4)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+    }
+    const colors = [bar, bar.closest('tr')].map(one => luminance(getComputedStyle(one).backgroundColor))
+    return (Math.max(...colors) + 0.05) / (Math.min(...colors) + 0.05)
+}"""
+
+
+def test_fifty_running_jobs_are_listed_the_most_urgent_first(
+    airflow: AirflowProcess, open_page: OpenPage, violations: Violations, pictures: Path
+) -> None:
     (airflow.dags_folder / "many.py").write_text(DAG_WITH_50_TASKS)
     pace = record(Plant(batches=1000, batch_s=0.1), 120, until_s=60)["pace"]
+    states: list[dict[str, Any]] = [
+        {},
+        {"forecast_s": 130.0},
+        {"feasible": False, "earliest_s": 200.0},
+        {"state": "waiting", "devices": 0.0, "progress_pct": 0.0, "forecast_s": None},
+        {"state": "preempted", "devices": 0.0},
+        {"state": "detached"},
+        {"state": "finishing", "progress_pct": 100.0},
+        {"quantum": 1, "devices": 2},
+        {"quantum": 0.25, "shares_gpus": True, "devices": 0.5},
+    ]
     run = RecordedRun(airflow, "many")
     try:
         for number in range(50):
-            run.put_training({"pace": pace, "deadline": "2m"}, f"train-{number}")
+            run.put_training({"pace": pace | states[number % len(states)], "deadline": "2m"}, f"train-{number}")
         rows = [one for one in airflow.pages("/jobs")["running"] if one["dag_id"] == "many"]
         assert {(one["task_id"], one["deadline"]["value"]) for one in rows} == {(f"train-{n}", "2m") for n in range(50)}
         page = open_page("/plugin/retraining")
@@ -67,5 +96,15 @@ def test_fifty_running_jobs_are_listed_the_most_urgent_first(airflow: AirflowPro
         show_all.click()
         page.get_by_role("button", name="Show the 10 most urgent").wait_for()
         assert jobs.count() >= 50
+        for theme in ("light", "dark"):
+            for width in (600, 1400):
+                page = open_page("/plugin/retraining", width=width, dark=theme == "dark", at=run.updated)
+                page.get_by_role("button", name=re.compile(r"Show all \d+ running jobs")).click()
+                page.get_by_role("button", name="Show the 10 most urgent").wait_for()
+                table = page.get_by_role("table", name="Running training jobs")
+                assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth")
+                assert table.locator("[data-part=range]").first.evaluate(CONTRAST) >= 3
+                assert violations(page) == []
+                page.screenshot(path=pictures / f"fifty-{theme}-{width}.png", full_page=True)
     finally:
         run.end()

@@ -139,7 +139,7 @@ test("a distributed job with a machine without recent samples is in danger", () 
 test("times are in Airflow's time zone", () => {
   const noon = new Date("2030-01-01T12:00:00Z");
   expect(formatTime(noon, noon, "Europe/Berlin")).toContain("13:00:00");
-  expect(formatTime(noon, new Date("2030-01-03T12:00:00Z"), "UTC")).toMatch(/1.*, 12:00:00/);
+  expect(formatTime(noon, new Date("2030-01-03T12:00:00Z"), "UTC")).toMatch(/^[^ ]*1[^ ]*, 12:00:00$/); // no line break
 });
 
 test.each([

@@ -198,7 +198,8 @@ export function formatTick(value: number, step: number): string {
 export function formatTime(at: Date, now = new Date(), zone = timeZone()): string {
   const format = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" } as const;
   const time = at.toLocaleTimeString(undefined, { ...format, timeZone: zone });
-  const day = (when: Date) => when.toLocaleDateString(undefined, { month: "short", day: "numeric", timeZone: zone });
+  const day = (when: Date) =>
+    when.toLocaleDateString(undefined, { month: "short", day: "numeric", timeZone: zone }).replaceAll(" ", "\u00a0");
   return day(at) === day(now) ? time : `${day(at)}, ${time}`;
 }
 

@@ -156,7 +156,7 @@ function Figures({ entries }: { entries: Entry[] }) {
         </Table.Root>
       </Table.ScrollArea>
       <Text fontSize="xs" color="fg.muted">
-        Time and deadline count from the start of the deadline. Core hours are the cost: the allocation over time.
+        Duration and deadline count from the start of the deadline. Core hours are the cost: the allocation over time.
         Scores before and after are from the same hold-out data; those of another run may be from other data.
       </Text>
     </Stack>

@@ -1,4 +1,4 @@
-import { Stack } from "@chakra-ui/react";
+import { Heading, Stack } from "@chakra-ui/react";
 import { useMemo, useState } from "react";
 
 import { formatClock, formatTick } from "../format";
@@ -10,7 +10,7 @@ import { type Column, padRange, type Series, valueAt } from "../pace/series";
 import { smooth, type Smoothing, SMOOTHINGS } from "../pace/smooth";
 import { indexAt, TimeSlider } from "../pace/TimeSlider";
 import { type Span, zoomBy } from "../pace/zoom";
-import { align, type Entry } from "./entriesOf";
+import { align, type Entry, titleOfAllocations } from "./entriesOf";
 
 interface Curve {
   title: string;
@@ -22,18 +22,6 @@ interface Curve {
   smoothed?: boolean;
 }
 
-const CURVES: Curve[] = [
-  { title: "Progress", pick: (one) => one.progress, range: () => [0, 100], format: (value) => `${value} %` },
-  {
-    title: "Allocated",
-    pick: (one) => one.devices,
-    range: (_, high) => [0, high * 1.08],
-    format: (value) => String(Number(value.toFixed(2))),
-    stepped: true,
-  },
-  { title: "Loss", pick: (one) => one.loss, range: padRange, format: formatTick, smoothed: true },
-];
-
 /** A chart for each quantity, with a line for each training, over the time since its start. */
 export function Curves({ entries }: { entries: Entry[] }) {
   const colors = palette(useColors());
@@ -42,8 +30,16 @@ export function Curves({ entries }: { entries: Entry[] }) {
   const [zoom, setZoom] = useState<Span | null>(null);
   const [smoothing, setSmoothing] = useState<Smoothing>("none");
   const metrics = [...new Set(entries.flatMap(({ series }) => Object.keys(series.metrics)))];
-  const curves = [
-    ...CURVES,
+  const curves: Curve[] = [
+    { title: "Progress", pick: (one) => one.progress, range: () => [0, 100], format: (value) => `${value} %` },
+    {
+      title: titleOfAllocations(entries.map(({ pace }) => pace)),
+      pick: (one) => one.devices,
+      range: (_, high) => [0, high * 1.08],
+      format: (value) => String(Number(value.toFixed(2))),
+      stepped: true,
+    },
+    { title: "Loss", pick: (one) => one.loss, range: padRange, format: formatTick, smoothed: true },
     ...metrics.map((metric): Curve => ({
       title: metric,
       pick: (one) => one.metrics[metric] ?? one.t.map(() => null),
@@ -61,6 +57,9 @@ export function Curves({ entries }: { entries: Entry[] }) {
   );
   return (
     <Stack gap={3}>
+      <Heading as="h2" size="md">
+        Curves
+      </Heading>
       <ChartTools
         name="all runs"
         zoom={zoom}

@@ -4,7 +4,7 @@ import type { History } from "../api";
 import type { TrainingJob } from "../contract";
 import type { VersionRow } from "../model/versionsOf";
 import { makePace } from "../samples";
-import { align, entriesOf, figuresOf } from "./entriesOf";
+import { align, entriesOf, figuresOf, titleOfAllocations } from "./entriesOf";
 
 const row = {
   version: 3,
@@ -29,7 +29,7 @@ test("a training has its time, deviation, mean cores, core hours and scores", ()
   const [entry, ...others] = entriesOf(row, run);
   expect([entry?.name, others]).toEqual(["version 3", []]);
   expect(Object.fromEntries(entry ? figuresOf(entry) : [])).toEqual({
-    Time: "1:00:00",
+    Duration: "1:00:00",
     Deadline: "1:06:40",
     Deviation: "done 6 min 40 s early (−10.00 %)",
     "Mean allocation": "2 cores",
@@ -61,6 +61,12 @@ test("workers are one training, and other jobs of the run are named", () => {
         .filter(([, text]) => text === "not stored")
         .map(([name]) => name),
   ).toEqual(["Mean allocation", "Core hours", "Score after", "Decision"]);
+});
+
+test("the chart of allocations names each unit once", () => {
+  const [cores, gpus] = [makePace(), makePace({ quantum: 0.25, shares_gpus: true })];
+  expect(titleOfAllocations([cores, cores])).toBe("Allocated cores");
+  expect(titleOfAllocations([cores, gpus])).toBe("Allocated cores or GPUs");
 });
 
 test("series are aligned over all times", () => {

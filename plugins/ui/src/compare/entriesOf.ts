@@ -77,7 +77,7 @@ export function figuresOf({ pace, series, status, row: { evaluation } }: Entry):
   const mean = meanDevices(series);
   const score = (value: number | null | undefined) => (value == null ? "not stored" : value.toPrecision(4));
   return [
-    ["Time", formatClock(pace.t_s)],
+    ["Duration", formatClock(pace.t_s)],
     ["Deadline", deadline === null ? "none" : formatClock(deadline)],
     ["Deviation", status.text],
     ["Mean allocation", mean === null ? "not stored" : formatMean(mean, unit)],
@@ -94,6 +94,11 @@ export function figuresOf({ pace, series, status, row: { evaluation } }: Entry):
     ["Score after", `${score(evaluation?.score)}${evaluation?.metric ? ` ${evaluation.metric}` : ""}`],
     ["Decision", evaluation?.decision ? evaluation.decision.verdict : "not stored"],
   ];
+}
+
+/** Return the title of a chart of allocations, with their units: `Allocated cores`. */
+export function titleOfAllocations(paces: Pace[]): string {
+  return `Allocated ${[...new Set(paces.map((pace) => `${unitOf(pace)}s`))].join(" or ")}`;
 }
 
 /** Return the columns of several series over all their times; a value is `null` between the samples of its series. */

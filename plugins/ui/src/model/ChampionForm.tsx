@@ -1,6 +1,6 @@
 import { Button, Checkbox, Dialog, Field, Input, Stack, Text } from "@chakra-ui/react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
-import { useState } from "react";
+import { useRef, useState } from "react";
 
 import { putChampion } from "../api";
 import type { ChampionReading, ShownPromotion } from "../contract";
@@ -19,6 +19,7 @@ export function ChampionForm({ reading, row, onClose }: Props) {
   const isRelease = row.change === "release";
   const [reason, setReason] = useState("");
   const [hold, setHold] = useState(row.change === "roll back");
+  const reasonField = useRef<HTMLInputElement>(null);
   const queries = useQueryClient();
   const change = useMutation({
     mutationFn: () => putChampion({ registry, model, version: row.version, seen: champion, reason, hold }),
@@ -29,7 +30,12 @@ export function ChampionForm({ reading, row, onClose }: Props) {
     ? `Let tasks replace version ${row.version} of ${model} again?`
     : `Make version ${row.version} of ${model} the champion?`;
   return (
-    <Dialog.Root open role="alertdialog" onOpenChange={({ open }) => (open ? undefined : onClose(null))}>
+    <Dialog.Root
+      open
+      role="alertdialog"
+      initialFocusEl={() => reasonField.current}
+      onOpenChange={({ open }) => (open ? undefined : onClose(null))}
+    >
       <Dialog.Backdrop />
       <Dialog.Positioner>
         <Dialog.Content mx={3}>
@@ -53,7 +59,12 @@ export function ChampionForm({ reading, row, onClose }: Props) {
                 )}
                 <Field.Root required>
                   <Field.Label>Reason</Field.Label>
-                  <Input value={reason} maxLength={1000} onChange={(event) => setReason(event.target.value)} />
+                  <Input
+                    ref={reasonField}
+                    value={reason}
+                    maxLength={1000}
+                    onChange={(event) => setReason(event.target.value)}
+                  />
                   <Field.HelperText>Stored with your name in the history of promotions.</Field.HelperText>
                 </Field.Root>
                 {isRelease ? null : (

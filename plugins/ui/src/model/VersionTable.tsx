@@ -1,10 +1,10 @@
-import { Badge, Box, Button, Checkbox, HStack, Stack, Table, Text } from "@chakra-ui/react";
+import { Badge, Box, Button, Checkbox, HStack, Stack, Table, Text, VisuallyHidden } from "@chakra-ui/react";
 import { Link } from "react-router-dom";
 
 import { formatTime } from "../format";
 import { DecisionText, Improvement } from "../retraining/Evaluations";
 import { type Evaluation, scaleOf } from "../retraining/evaluationsOf";
-import { runPath } from "../retraining/RunLink";
+import { LONG_LINK, runPath } from "../retraining/RunLink";
 import type { VersionRow, VersionTable as Contents } from "./versionsOf";
 
 const CHANGES = { promote: "Promote …", "roll back": "Roll back …", release: "Release …" };
@@ -90,22 +90,19 @@ function Origin({ row, isChosen, choose }: { row: VersionRow; isChosen: boolean;
   if (!run) return <Muted>unknown, or a DAG that you may not read</Muted>;
   return (
     <Stack gap={1} align="start">
-      <Link to={runPath(run)} style={{ textDecoration: "underline" }}>
+      <Link to={runPath(run)} style={LONG_LINK}>
         {run.dag_id}
       </Link>
       <Muted>{run.run_id}</Muted>
       {stored?.data_until ? <Muted>data until {formatTime(new Date(stored.data_until))}</Muted> : null}
       <Stored title="Training data" text={stored?.window} />
       <Stored title="Lineage" text={stored?.lineage} />
-      <Checkbox.Root
-        size="sm"
-        checked={isChosen}
-        onCheckedChange={({ checked }) => choose(version, checked === true)}
-        aria-label={`Compare version ${version}`}
-      >
+      <Checkbox.Root size="sm" checked={isChosen} onCheckedChange={({ checked }) => choose(version, checked === true)}>
         <Checkbox.HiddenInput />
         <Checkbox.Control />
-        <Checkbox.Label fontSize="xs">compare</Checkbox.Label>
+        <Checkbox.Label fontSize="xs">
+          compare<VisuallyHidden> version {version}</VisuallyHidden>
+        </Checkbox.Label>
       </Checkbox.Root>
     </Stack>
   );

@@ -39,10 +39,13 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
   const acceptedS = rejected ? undefined : data; // null for no deadline
   const change = useMutation({
     mutationFn: () => putDeadline(jobs, deadline, seen.current),
-    onSuccess: () => setText(""),
+    onSuccess: () => {
+      setText("");
+      return queries.invalidateQueries({ queryKey: ["run"] }); // until then, the steps would count from the old deadline
+    },
+    onError: () => void queries.invalidateQueries({ queryKey: ["run"] }),
     onSettled: () => {
       seen.current = new Map(); // after a rejection, the user has seen the newest deadline and may retry
-      void queries.invalidateQueries();
     },
   });
   const updateText = (typed: string) => {
@@ -65,7 +68,8 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
   const [small = 5, large] = STEPS_S.filter((step) => step <= from / 2).slice(-2);
   const steps = large ? [-large, -small, small, large] : [-small, small];
   // The steps count from the deadline of the newest sample, which is then not the one that the user would replace.
-  const isPending = acceptedS == null && jobs.some((job) => job.deadline?.pending);
+  const isPending = change.isPending || (acceptedS == null && jobs.some((job) => job.deadline?.pending));
+  const [, movedToS] = /^(\d+)s$/.exec(text) ?? []; // by a step that the server has not checked yet
   const submit = (event: React.FormEvent) => {
     event.preventDefault();
     if (acceptedS !== undefined) change.mutate();
@@ -79,6 +83,7 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
             <Input
               value={text}
               onChange={(event) => updateText(event.target.value)}
+              readOnly={change.isPending}
               placeholder="20m, 1h30m, 18:30"
               aria-describedby={hintId}
               maxW="14rem"
@@ -96,7 +101,9 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
                 size="xs"
                 variant="outline"
                 disabled={isPending}
-                onClick={() => updateText(`${Math.max(Math.round((acceptedS ?? from) + step), 1)}s`)}
+                onClick={() =>
+                  updateText(`${Math.max(Math.round((acceptedS ?? Number(movedToS ?? from)) + step), 1)}s`)
+                }
               >
                 {step > 0 ? "+" : "−"}
                 {formatDuration(step)}

@@ -87,9 +87,9 @@ test("a combined job has ended if all tasks have ended, whatever the last sample
 test("combined series have all times, and an ended worker has no devices", () => {
   const a = toSeries(null, [
     makePace({ t_s: 1, devices: 1, progress_pct: 10 }),
-    makePace({ t_s: 3, devices: 2, progress_pct: 30 }),
+    makePace({ t_s: 3, devices: 2, progress_pct: 30, metrics: { auc: 0.5, f1: 0.25 } }),
   ]);
-  const b = toSeries(null, [makePace({ t_s: 1, devices: 4, progress_pct: 50 })]);
+  const b = toSeries(null, [makePace({ t_s: 1, devices: 4, progress_pct: 50, metrics: { auc: 1 } })]);
   const all = combineSeries([
     { series: a, offsetS: 0, ended: false },
     { series: b, offsetS: 1, ended: true },
@@ -97,6 +97,7 @@ test("combined series have all times, and an ended worker has no devices", () =>
   expect(all.t).toEqual([1, 2, 3]);
   expect(all.devices).toEqual([1, 5, 2]);
   expect(all.progress).toEqual([10, 30, 40]);
+  expect(all.metrics).toEqual({ auc: [null, 1, 0.75], f1: [null, null, 0.25] });
 });
 
 test.each([

@@ -170,7 +170,12 @@ export function combineSeries(workers: WorkerSeries[]): Series {
     setpoint: combineColumn(aligned, times, (one) => one.setpoint, "mean"),
     devices: combineColumn(aligned, times, (one) => one.devices, "sum"),
     loss: combineColumn(aligned, times, (one) => one.loss, "mean"),
-    metrics: {},
+    metrics: Object.fromEntries(
+      [...new Set(aligned.flatMap((one) => Object.keys(one.metrics)))].map((metric) => [
+        metric,
+        combineColumn(aligned, times, (one) => one.metrics[metric] ?? [], "mean"),
+      ]),
+    ),
   };
 }
 

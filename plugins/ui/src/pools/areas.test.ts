@@ -73,15 +73,17 @@ test("the sign of an area is in the middle of its widest part", () => {
   expect(widestPart([], 1)).toBeNull();
 });
 
-test("an amount is a mean of whole devices, the allocation now, or that the job has ended", () => {
+test("an amount is a mean of whole devices, the allocation now, what is reserved, or that the job has ended", () => {
   const ended = shared("b", [0, 2, 0]);
   ended.job.state = "success";
   const [a, b] = areasOf(view([shared("a", [0.5, 1, 2]), ended]));
-  if (!a || !b) throw new Error("expected two areas");
+  const [lost] = areasOf(view([shared("lost", [1, 1, 1], { lost: true, committed: 1 })]));
+  if (!a || !b || !lost) throw new Error("expected three areas");
   expect([0, 1, null].map((interval) => amountText(a, interval, "device"))).toEqual([
     "0.5 devices",
     "1 device",
     "2 devices",
   ]);
   expect([1, null].map((interval) => amountText(b, interval, "core"))).toEqual(["2 cores", "ended"]);
+  expect([1, null].map((interval) => amountText(lost, interval, "core"))).toEqual(["1 core", "1 core reserved"]);
 });

@@ -87,8 +87,10 @@ export const deviceHours = (area: Area, view: PoolView) => (sum(area.values) * v
 
 /** Describe the mean allocation of an area in an interval; with `null`, its allocation now. */
 export function amountText(area: Area, interval: number | null, unit: Unit): string {
-  if (interval === null)
-    return area.shared && isEnded(area.shared.job) && !area.shared.lost ? "ended" : formatDevices(area.now, unit);
+  if (interval === null) {
+    if (area.shared?.lost) return `${formatDevices(area.now, unit)} reserved`;
+    return area.shared && isEnded(area.shared.job) ? "ended" : formatDevices(area.now, unit);
+  }
   const text = String(Number((area.values[interval] ?? 0).toFixed(2)));
   return `${text} ${unit}${text === "1" ? "" : "s"}`;
 }

@@ -21,7 +21,7 @@ export function Evaluations({ model }: { model: Model }) {
       <Table.ScrollArea whiteSpace="normal">
         <Table.Root size="sm" aria-label={`Evaluations of ${model.name}`}>
           <Table.Header>
-            <Table.Row>
+            <Table.Row bg="transparent">
               {["Evaluation", "Champion then", "Challenger", "Improvement"].map((name) => (
                 <Table.ColumnHeader key={name} px={1}>
                   {name}
@@ -31,7 +31,7 @@ export function Evaluations({ model }: { model: Model }) {
           </Table.Header>
           <Table.Body>
             {rows.map((row) => (
-              <Table.Row key={row.version} verticalAlign="top">
+              <Table.Row key={row.version} verticalAlign="top" bg="transparent">
                 <Table.Cell px={1}>
                   <Link to={runPath(row)} style={{ textDecoration: "underline" }}>
                     {formatTime(new Date(row.at))}

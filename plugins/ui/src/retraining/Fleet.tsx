@@ -69,7 +69,7 @@ function Machines({ schedule, running }: { schedule: TaskResultScheduleResult; r
                     )}
                   </Table.Cell>
                   <Table.Cell px={1}>
-                    {shard.samples} samples, batches of {shard.batch_size}
+                    {shard.samples.toLocaleString()} samples, batches of {shard.batch_size}
                   </Table.Cell>
                 </Table.Row>
               );

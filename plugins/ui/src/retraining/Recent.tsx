@@ -130,12 +130,14 @@ function Jobs({ jobs, order, setOrder }: { jobs: RecentJob[]; order: Order; setO
               <Table.Cell px={1}>
                 <RunLink job={job} />
               </Table.Cell>
-              <Table.Cell px={1}>{formatTime(new Date(isUnstarted(job) ? job.at : job.pace.updated_at))}</Table.Cell>
+              <Table.Cell px={1} whiteSpace={{ xl: "nowrap" }}>
+                {formatTime(new Date(isUnstarted(job) ? job.at : job.pace.updated_at))}
+              </Table.Cell>
               <Table.Cell px={1}>
                 <StatusBadge status={isUnstarted(job) ? unstartedStatus(job) : jobStatus(job)} />
                 {isUnstarted(job) ? <Detail text={job.reason} /> : <DeadlineOrReason job={job} />}
               </Table.Cell>
-              <Table.Cell px={1} fontVariantNumeric="tabular-nums">
+              <Table.Cell px={1} fontVariantNumeric="tabular-nums" whiteSpace={{ xl: "nowrap" }}>
                 {isUnstarted(job) ? "–" : <Duration job={job} />}
               </Table.Cell>
             </Table.Row>

@@ -24,7 +24,9 @@ export function Running({ jobs }: { jobs: TrainingJob[] }) {
       <Heading as="h2" size="md">
         Running now{" "}
         <Text as="span" color="fg.muted" fontWeight="normal" fontSize="sm">
-          {jobs.length ? `${jobs.length}, on ${formatTotal(jobs.map(({ pace }) => pace))}` : ""}
+          {jobs.length
+            ? `${jobs.length} job${jobs.length === 1 ? "" : "s"} on ${formatTotal(jobs.map(({ pace }) => pace))}`
+            : ""}
         </Text>
       </Heading>
       {rows.length ? (
@@ -34,7 +36,7 @@ export function Running({ jobs }: { jobs: TrainingJob[] }) {
               <Table.Row>
                 <Table.ColumnHeader px={1}>Training job</Table.ColumnHeader>
                 <Table.ColumnHeader px={1}>Deadline</Table.ColumnHeader>
-                <Table.ColumnHeader px={1} minW="9rem">
+                <Table.ColumnHeader px={1} minW={{ base: "9rem", xl: "11rem" }}>
                   Progress
                 </Table.ColumnHeader>
                 <Table.ColumnHeader px={1}>Allocated</Table.ColumnHeader>
@@ -50,7 +52,12 @@ export function Running({ jobs }: { jobs: TrainingJob[] }) {
                     <StatusBadge status={status} />
                   </Table.Cell>
                   <Table.Cell px={1}>
-                    <Progress.Root value={job.pace.progress_pct} size="sm" aria-label={`Progress of ${job.task_id}`}>
+                    <Progress.Root
+                      value={job.pace.progress_pct}
+                      size="sm"
+                      colorPalette="blue"
+                      aria-label={`Progress of ${job.task_id}`}
+                    >
                       <Progress.Track>
                         <Progress.Range />
                       </Progress.Track>

@@ -22,7 +22,7 @@ from paceline.contract import OUTPUT, CollectedOutput, StoredFiles
 from paceline.control import PastRun, PastTail
 from paceline.run import Exchange, LiveState
 from paceline.run.clock import Clock, SystemClock
-from paceline.run.host import Stage, TaskStatus
+from paceline.run.host import Host, Stage, TaskStatus
 from paceline.run.within import within
 from paceline.runtime.checks import code_digest
 
@@ -97,8 +97,8 @@ class TrainingTask(TeamTask, Protocol):
         """Raise an error if other tasks of a distributed training make this task's job useless."""
 
 
-class TaskHost:
-    """The :class:`paceline.run.host.Host` of a training job in an Airflow task.
+class TaskHost(Host):
+    """The host of a training job in an Airflow task.
 
     Parameters
     ----------

@@ -99,7 +99,7 @@ def engine_hook(conn_id: str | None = None, registry_conn_id: str | None = None)
 
     if conn_id is None:
         url = default_engine()
-        config = _tls_of_environment(url)
+        config: TLSConfig | bool | None = _tls_of_environment(url)
     else:
         url, tls = engine_address(conn_id, _connection("engine_conn_id", conn_id))
         config = DockerHook.construct_tls_config(**tls) if tls else None

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from paceline.airflow._folders import report_folders
-from paceline.airflow.engine_connection import default_engine
+from paceline.airflow.engine_connection import default_client
 from paceline.contract import CONTAINER, LABEL_RUN_START, PACE, RUN_KEYS, RUN_START, Deadline, JobRecord, PaceSample
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
 from paceline.extras import MissingLibraryError
@@ -186,13 +186,10 @@ def _task_of(labels: Mapping[str, str]) -> tuple[tuple[str, str, str], int]:
 
 def _available_runtimes(engine: str | None, kubernetes_conn_id: str) -> list[Runtime]:
     """Return the runtimes that respond: the containers of an engine, and the other installed runtimes."""
-    from docker import APIClient
-
     from paceline.airflow.runtimes import Kubernetes, installed_runtimes, named_settings
     from paceline.runtime import DockerRuntime
 
-    url = engine or default_engine()
-    containers = DockerRuntime(lambda: APIClient(base_url=url, version="auto", timeout=30))
+    containers = DockerRuntime(lambda: default_client(engine, timeout_s=30))
     found: list[Runtime] = []
     for name in (containers.name, *(name for name in installed_runtimes() if name != containers.name)):
         try:

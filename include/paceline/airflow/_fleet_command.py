@@ -69,16 +69,14 @@ def _faults(fleet: Fleet) -> Iterator[InvalidInputError]:
 
 def _connect(machine: Machine) -> Any:
     """Connect to a machine's engine, through the machine's Airflow connection if the fleet file names result."""
-    from docker import APIClient
-
-    from paceline.airflow.engine_connection import default_engine, engine_hook
+    from paceline.airflow.engine_connection import default_client, engine_hook
     from paceline.fleet.faults import unreachable
 
     if (fault := unreachable(machine)) is not None:
         raise fault
     if machine.engine_conn_id is not None:
         return engine_hook(machine.engine_conn_id).api_client
-    return APIClient(base_url=default_engine(), version="auto")
+    return default_client()
 
 
 def _nodes(kubernetes_conn_id: str) -> list[dict[str, Any]]:

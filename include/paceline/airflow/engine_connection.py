@@ -9,6 +9,8 @@ from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from airflow.providers.docker.hooks.docker import DockerHook
+    from docker import APIClient
+    from docker.tls import TLSConfig
 
 _ENGINE_TIMEOUT_S = 60
 _DEFAULT_PORT, _DEFAULT_TLS_PORT = 2375, 2376  # Docker's defaults
@@ -96,10 +98,11 @@ def engine_hook(conn_id: str | None = None, registry_conn_id: str | None = None)
     from airflow.providers.docker.hooks.docker import DockerHook
 
     if conn_id is None:
-        url, tls = default_engine(), None
+        url = default_engine()
+        config = _tls_of_environment(url)
     else:
         url, tls = engine_address(conn_id, _connection("engine_conn_id", conn_id))
-    config = DockerHook.construct_tls_config(**tls) if tls else None
+        config = DockerHook.construct_tls_config(**tls) if tls else None
     return DockerHook(
         docker_conn_id=registry_conn_id, base_url=url, tls=config, version="auto", timeout=_ENGINE_TIMEOUT_S
     )
@@ -127,3 +130,29 @@ def _connection(field: str, conn_id: str) -> Any:
 def default_engine() -> str:
     """Return ``DOCKER_HOST``, or the local engine's address if the variable is not set."""
     return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+
+
+def default_client(url: str | None = None, *, timeout_s: int = _ENGINE_TIMEOUT_S) -> APIClient:
+    """Return a client of the engine at ``url``, or of ``default_engine()``, without an Airflow connection.
+
+    Raises ``docker.errors.DockerException`` if the engine does not respond.
+    """
+    from docker import APIClient
+
+    url = url or default_engine()
+    return APIClient(base_url=url, tls=_tls_of_environment(url) or False, version="auto", timeout=timeout_s)
+
+
+def _tls_of_environment(url: str) -> TLSConfig | None:
+    """Return the TLS settings in ``DOCKER_TLS_VERIFY`` and ``DOCKER_CERT_PATH``, as the command ``docker`` does."""
+    from docker.errors import TLSParameterError
+    from docker.utils import kwargs_from_env
+
+    if not url.startswith(("tcp://", "https://")):  # a socket, or SSH
+        return None
+    try:
+        tls: TLSConfig | None = kwargs_from_env().get("tls")
+    except TLSParameterError as error:
+        accepted = f"a folder with ca.pem, cert.pem and key.pem ({error.msg})"
+        raise InvalidInputError("DOCKER_CERT_PATH", os.environ.get("DOCKER_CERT_PATH"), accepted) from error
+    return tls

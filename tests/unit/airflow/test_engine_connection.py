@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
+import ipaddress
 import json
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from airflow.sdk import Connection
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from paceline.airflow.engine_connection import declared_gpus, engine_address, engine_hook
-from paceline.errors import InvalidInputError
+from paceline.airflow.engine_connection import declared_gpus, default_client, engine_address, engine_hook
+from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.operators import Docker
 
 TLS = {"tls_ca_cert": "/ca.pem", "tls_client_cert": "/cert.pem", "tls_client_key": "/key.pem"}
@@ -126,3 +132,67 @@ def test_engine_and_registry_login_have_separate_connections(
     assert client.base_url == used.url.replace("tcp", "http")
     assert used.logins == logins
     assert unused.requests == []
+
+
+def write_certificate(folder):
+    """Write a key and a certificate of 127.0.0.1, its own authority, as the files of Docker's clients."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "engine")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    for file in ("ca.pem", "cert.pem"):
+        (folder / file).write_bytes(certificate.public_bytes(pem))
+    (folder / "key.pem").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+
+
+@pytest.fixture
+def secure_engine(monkeypatch, tmp_path):
+    """Yield the worker's engine, which accepts only clients with the certificate in ``tmp_path``."""
+    write_certificate(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tmp_path / "ca.pem")
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    with Engine() as engine:
+        engine.socket = context.wrap_socket(engine.socket, server_side=True)
+        threading.Thread(target=engine.serve_forever, args=(0.01,), daemon=True).start()
+        monkeypatch.setenv("DOCKER_HOST", engine.url)
+        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+        for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # the client prefers them to the certificate of Docker
+            monkeypatch.delenv(name, raising=False)
+        yield engine
+        engine.shutdown()
+
+
+@pytest.mark.parametrize(
+    "make_client", [lambda: client_of_hook(None, None), lambda: client_of_settings(None, None), default_client]
+)
+def test_engine_of_the_environment_is_reached_with_its_certificates(make_client, secure_engine, monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
+    client = make_client()
+    assert client.base_url == secure_engine.url.replace("tcp", "https")
+    assert client.ping()
+
+
+def test_engine_of_the_environment_is_not_reached_without_its_certificates(secure_engine):
+    with pytest.raises(RuntimeUnavailableError, match="no Docker engine responds at tcp://"):
+        client_of_settings(None, None)
+
+
+def test_missing_certificates_are_rejected(engines, monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path / "none"))
+    with pytest.raises(InvalidInputError, match=r"DOCKER_CERT_PATH: got '.*none', expected a folder with ca\.pem"):
+        client_of_settings(None, None)
+    assert client_of_settings("gate", None).ping(), "a connection has settings of its own"
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    with pytest.raises(RuntimeUnavailableError):
+        client_of_settings(None, None)

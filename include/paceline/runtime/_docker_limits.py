@@ -1,12 +1,14 @@
-"""Limits how much a container can write, and where. Used by ``DockerRuntime``."""
+"""Limits what a container can use and write, and where. Used by ``DockerRuntime``."""
 
 from __future__ import annotations
 
 import logging
 import re
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from paceline.errors import InvalidInputError
 from paceline.runtime.base import JobSpec
 from paceline.runtime.checks import placed_files
 from paceline.runtime.docker_errors import engine_call
@@ -22,6 +24,29 @@ _DRIVERS = ("overlay2", "zfs")
 # Answers of engines whose file system does not support the limit, for a container's layer and for a volume.
 _REJECTED = re.compile(r"--storage-opt|no quota support")
 _TMP_BYTES = 1024**3
+# What an engine reports about the limits that it can apply: its control group, and the field of a job with the limit.
+_CAN_LIMIT = {
+    "CpuCfsQuota": ("cpu", "devices"),
+    "MemoryLimit": ("memory", "memory_bytes"),
+    "PidsLimit": ("pids", "max_processes"),
+}
+
+
+def check_limits(info: Mapping[str, Any], spec: JobSpec) -> None:
+    """Raise if the engine would start the job without one of its limits. The engine itself only warns about that.
+
+    Parameters
+    ----------
+    info:
+        What the engine reports about itself. Podman does not report which limits it can apply.
+    spec:
+        The job.
+    """
+    for key, (controller, field) in _CAN_LIMIT.items():
+        limit = getattr(spec, field)
+        if limit is not None and info.get(key) is False:
+            accepted = f"an engine that applies this limit: delegate the cgroup controller {controller!r} to the engine"
+            raise InvalidInputError(field, limit, accepted)
 
 
 class WriteLimits:
@@ -68,6 +93,8 @@ class WriteLimits:
                 raise
             self._warn(str(error.explanation))
             created = client.create_container(image, host_config=_without_disk_limit(host_config), **arguments)
+        for warning in created.get("Warnings") or ():
+            log.warning("The engine warns about the job's container: %s", warning)
         return str(created["Id"])
 
     def _disk_size(self, client: APIClient, spec: JobSpec) -> int | None:

@@ -29,7 +29,7 @@ from paceline.runtime._docker_container import (
     owner_of,
 )
 from paceline.runtime._docker_images import Images
-from paceline.runtime._docker_limits import WriteLimits
+from paceline.runtime._docker_limits import WriteLimits, check_limits
 from paceline.runtime._docker_options import DockerOptions
 from paceline.runtime.archive import change_owner, tar_stream
 from paceline.runtime.base import Job, JobSpec
@@ -96,8 +96,7 @@ class DockerRuntime:
 
     def capacity(self) -> float:
         """Return the number of cores of the engine's machine."""
-        with engine_call("read the engine's capacity"):
-            return float(self._client.info()["NCPU"])
+        return float(self._info()["NCPU"])
 
     def team_capacity(self) -> float:
         """Return the number of cores of the engine's machine, on which all containers of a team run."""
@@ -106,7 +105,9 @@ class DockerRuntime:
     def check(self, spec: JobSpec) -> None:
         """Raise if ``spec`` cannot run on this engine. With ``pull``, pull a missing image."""
         check_spec(spec)
-        check_capacity(spec, self.capacity())
+        info = self._info()
+        check_capacity(spec, float(info["NCPU"]))
+        check_limits(info, spec)
         if not spec.image:
             raise InvalidInputError("image", spec.image, "the name of a container image")
         if not docker_images.has_image(self._client, spec.image) and not self._can_reattach(spec):
@@ -269,6 +270,11 @@ class DockerRuntime:
             network = (container["Labels"] or {}).get(docker_network.LABEL)
             if network is not None:
                 docker_network.remove_if_empty(self._client, network)
+
+    def _info(self) -> Mapping[str, Any]:
+        with engine_call("read the engine's capacity"):
+            info: Mapping[str, Any] = self._client.info()
+            return info
 
     def _job(
         self, container: str, tail: int | None, cores_per_device: float, *, shares_gpus: bool = False

@@ -1,4 +1,4 @@
-"""Tests of the limit on disk space, with recorded answers of engines whose storage this machine does not have."""
+"""Tests of the limits of containers, with recorded answers of engines whose storage this machine does not have."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from docker.errors import APIError
 
-from paceline.runtime import JobSpec
-from paceline.runtime._docker_limits import WriteLimits
+from paceline.errors import InvalidInputError
+from paceline.runtime import DockerRuntime, JobSpec
+from paceline.runtime._docker_limits import WriteLimits, check_limits
 
 SPEC = JobSpec("job", ["python"], 1, image="image", disk_bytes=2**30, memory_bytes=2**28)
 NO_PQUOTA = "--storage-opt is supported only for overlay over xfs with 'pquota' mount option"
@@ -26,6 +27,7 @@ class Engine:
     def __init__(self, info: dict[str, Any], error: str = "") -> None:
         self._info, self._error = info, error
         self.created: list[dict[str, Any]] = []
+        self.warnings: list[str] | None = None
 
     def info(self) -> dict[str, Any]:
         return self._info
@@ -34,7 +36,7 @@ class Engine:
         self.created.append(host_config)
         if self._error and (host_config.get("StorageOpt") or "size" in str(host_config.get("Mounts"))):
             raise APIError("500 Server Error", explanation=self._error)
-        return {"Id": "container"}
+        return {"Id": "container", "Warnings": self.warnings}
 
 
 @pytest.mark.parametrize("driver", ["overlay2", "zfs"])
@@ -91,3 +93,32 @@ def test_full_disk_is_not_taken_for_a_missing_limit() -> None:
     with pytest.raises(APIError, match="500"):
         WriteLimits().create(engine, "image", host_config={"StorageOpt": {"size": "9"}})
     assert len(engine.created) == 1
+
+
+@pytest.mark.parametrize(
+    ("reported", "message"),
+    [
+        (
+            "CpuCfsQuota",
+            "devices: got 1, expected an engine that applies this limit: .* controller 'cpu' to the engine",
+        ),
+        ("MemoryLimit", "memory_bytes: got 268435456, expected an engine .* controller 'memory' to the engine"),
+        ("PidsLimit", "max_processes: got 512, expected an engine .* controller 'pids' to the engine"),
+    ],
+)
+def test_engine_that_would_discard_a_limit_is_rejected(reported: str, message: str) -> None:
+    """As a rootless engine without a delegated control group."""
+    engine: Any = Engine({"NCPU": 4, "CpuCfsQuota": True, "MemoryLimit": True, "PidsLimit": True, reported: False})
+    with pytest.raises(InvalidInputError, match=message):
+        DockerRuntime(engine).check(SPEC)
+
+
+def test_limit_that_a_job_does_not_have_or_an_engine_does_not_report_is_no_obstacle() -> None:
+    check_limits({"NCPU": 4, "MemoryLimit": False}, replace(SPEC, memory_bytes=None))
+
+
+def test_warnings_of_the_engine_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    engine: Any = Engine({"Driver": "overlay2"})
+    engine.warnings = ["Memory limited without swap."]
+    WriteLimits().create(engine, "image", host_config={})
+    assert "The engine warns about the job's container: Memory limited without swap." in caplog.text

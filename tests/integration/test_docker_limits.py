@@ -13,6 +13,7 @@ from pathlib import Path
 import docker
 import pytest
 from tests.integration.jobs import ContainerHarness
+from tests.waiting import until
 
 from paceline.runtime import TeamNetwork
 from paceline.testing.runtime_contract.harness import GATE, MIB, fail_on_leftovers, read_to_end, wait_for_line
@@ -169,3 +170,29 @@ def test_private_network_reaches_its_jobs_but_not_the_machine_of_the_engine(harn
         pytest.skip("jobs cannot reach this machine through any network: a firewall, or an engine elsewhere")
     assert reached["open"][0]
     assert reached["closed"] == [True, False, False]
+
+
+STOPS = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+print("up", flush=True)
+while True: signal.pause()
+"""
+
+
+def test_lease_ends_a_job_that_has_used_all_its_processes(harness: ContainerHarness) -> None:
+    client = harness.client
+    job = harness.runtime.start(harness.spec(STOPS, lease_s=20.0))
+
+    def limit_processes(limit: int) -> None:
+        client._result(client._post_json(client._url("/containers/{0}/update", job.id), data={"PidsLimit": limit}))
+
+    wait_for_line(job, "up")
+    limit_processes(1)
+    # The watcher of the lease needs a process for the next second.
+    until(lambda: not any("sleep" in process for row in client.top(job.id)["Processes"] for process in row))
+    limit_processes(100)
+    job.renew(1.0)
+    assert job.wait(100)
+    assert (job.status().exit_code, job.status().stopped) == (0, True)
+    job.remove()

@@ -151,7 +151,8 @@ def _tls_of_environment(url: str) -> TLSConfig | None:
     if not url.startswith(("tcp://", "https://")):  # a socket, or SSH
         return None
     try:
-        return kwargs_from_env().get("tls")
+        tls: TLSConfig | None = kwargs_from_env().get("tls")
     except TLSParameterError as error:
         accepted = f"a folder with ca.pem, cert.pem and key.pem ({error.msg})"
         raise InvalidInputError("DOCKER_CERT_PATH", os.environ.get("DOCKER_CERT_PATH"), accepted) from error
+    return tls

@@ -216,6 +216,8 @@ def test_runs_of_two_versions_are_compared(
             rows = [row.get_by_role("cell").all_inner_texts() for row in table.get_by_role("row").all()]
             assert rows[-1] == ["not better", "better"]
             page.get_by_label("Progress of version 3, version 2").locator("canvas").wait_for()
+            page.get_by_label("Allocated cores of version 3, version 2").locator("canvas").wait_for()
+            page.get_by_role("heading", name="Curves", level=2).wait_for()
             page.get_by_label("Time since the start").press("Home")
             page.get_by_text("0:00: version 3 0.0 %, version 2 0.0 %").wait_for()
             assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth")

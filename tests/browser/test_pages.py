@@ -238,6 +238,32 @@ def test_ended_times_and_durations_stay_on_one_line_in_wide_windows(
         expect(row.get_by_role("cell").nth(column)).to_have_css("white-space", "nowrap")
 
 
+def test_steps_of_the_deadline_wait_until_the_job_has_applied_a_change(
+    running_run: RecordedRun, open_page: OpenPage
+) -> None:
+    from playwright.sync_api import expect
+
+    page = open_page(full_page_path(running_run), user="anna")
+    changes: list[Route] = []
+    page.route("**/deadline", lambda route: changes.append(route))  # the server does not answer yet
+    field = page.get_by_label("New deadline")
+    steps = page.get_by_role("group", name="Move the deadline").get_by_role("button")
+    expect(steps).to_have_count(4)
+    steps.last.click(click_count=2)
+    expect(field).to_have_value("2040s")  # 24 min and two steps of 5 min, also before the server has checked the first
+    page.get_by_role("button", name="Set deadline").click()
+    for step in steps.all():
+        expect(step).to_be_disabled()
+    expect(field).not_to_be_editable()
+    changes[0].continue_()
+    page.get_by_text("applies the new deadline").wait_for()
+    for step in steps.all():
+        expect(step).to_be_disabled()  # the newest sample has the deadline before
+    running_run.put_training({"pace": {**recorded_job()["pace"], "deadline_s": 2040.0}})
+    for step in steps.all():
+        expect(step).to_be_enabled()
+
+
 def test_viewer_cannot_change_a_deadline(
     airflow: AirflowProcess, running_run: RecordedRun, open_page: OpenPage
 ) -> None:

@@ -78,12 +78,13 @@ def train_on_fleet(
         group = TaskGroup(group_id)
     except DuplicateTaskIdFound:
         raise InvalidInputError("group_id", group_id, "an id that no other group or task of the DAG has") from None
+    training = group.group_id or group_id  # with the ids of the groups in which it is
     with group:
         parameter_server = ParameterServerOperator(
             task_id=SERVER_TASK,
             fleet=fleet,
             plan=plan,
-            training=group.group_id,
+            training=training,
             **{**shared, **(server or {})},
         )
         workers = [
@@ -93,7 +94,7 @@ def train_on_fleet(
                 worker=worker.name,
                 plan=plan,
                 server_task_id=parameter_server.task_id,
-                training=group.group_id,
+                training=training,
                 **shared,
                 **kwargs,
             )

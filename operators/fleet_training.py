@@ -78,7 +78,7 @@ def train_on_fleet(
         group = TaskGroup(group_id)
     except DuplicateTaskIdFound:
         raise InvalidInputError("group_id", group_id, "an id that no other group or task of the DAG has") from None
-    training = str(group.group_id)  # with the names of the groups around it
+    training = group.group_id or group_id  # with the ids of the groups in which it is
     with group:
         parameter_server = ParameterServerOperator(
             task_id=SERVER_TASK,

@@ -198,9 +198,12 @@ class FileRegistry:
     def _newest_numbers(self, name: str) -> Iterator[int]:
         """Yield the numbers of complete versions, newest first, with one request for each."""
         for number in reversed(storage.numbered(self.root, f"{check_name(name)}/versions")):
-            names = storage.names_in(self.root, _home(name, number))
-            if _MANIFEST in names and _DELETING not in names:
+            if self._is_complete(name, number):
                 yield number
+
+    def _is_complete(self, name: str, number: int) -> bool:
+        names = storage.names_in(self.root, _home(name, number))
+        return _MANIFEST in names and _DELETING not in names
 
     def models(self) -> list[str]:
         """Return the names of all models, sorted: of the folders with versions."""
@@ -213,34 +216,19 @@ class FileRegistry:
 
     def summaries(self, name: str, newest: int) -> list[VersionSummary]:
         """Return the ``newest`` versions without their files, as :meth:`Registry.summaries` describes."""
-        found = []
-        for number in islice(self._newest_numbers(name), newest):
-            summary = VersionSummary(version=number)
-            with suppress(InvalidInputError):
-                if (version := self._load(name, number, _MAX_SHOWN_BYTES)) is not None:
-                    contents: Any = {field: getattr(version, field) for field in ("metrics", "data_window", "lineage")}
-                    summary = VersionSummary(
-                        version=number, created_at=version.created_at, signed=version.signature is not None, **contents
-                    )
-            found.append(summary)
-        return found
+        return [self._summarise(name, number) for number in islice(self._newest_numbers(name), newest)]
 
     def summary(self, name: str, version: int) -> VersionSummary | None:
         """Return one version without its files, as :meth:`Registry.summary` describes."""
-        names = storage.names_in(self.root, _home(check_name(name), version))
-        if _MANIFEST not in names or _DELETING in names:
-            return None
+        return self._summarise(name, version) if self._is_complete(check_name(name), version) else None
+
+    def _summarise(self, name: str, number: int) -> VersionSummary:
         with suppress(InvalidInputError):
-            if (found := self._load(name, version, _MAX_SHOWN_BYTES)) is not None:
-                return VersionSummary(
-                    version=version,
-                    created_at=found.created_at,
-                    metrics=found.metrics,
-                    data_window=found.data_window,
-                    lineage=found.lineage,
-                    signed=found.signature is not None,
-                )
-        return VersionSummary(version=version)
+            if (version := self._load(name, number, _MAX_SHOWN_BYTES)) is not None:
+                contents: Any = {field: getattr(version, field) for field in ("metrics", "data_window", "lineage")}
+                is_signed = version.signature is not None
+                return VersionSummary(version=number, created_at=version.created_at, signed=is_signed, **contents)
+        return VersionSummary(version=number)
 
     def history(self, name: str, *, newest: int | None = None) -> list[Promotion]:
         """Return all promotions, oldest first, or only the ``newest``."""

@@ -204,14 +204,7 @@ http://localhost:5000
             if len(versions) == newest or len(found) < size:
                 break
             size *= 10
-        return [
-            VersionSummary(
-                version=int(one["version"]),
-                created_at=datetime.fromtimestamp(int(one["creation_timestamp"]) / 1000, timezone.utc),
-                signed=_SIGNATURE in tags_of(one),
-            )
-            for one in reversed(versions)
-        ]
+        return [_summarise(one) for one in reversed(versions)]
 
     def summary(self, name: str, version: int) -> VersionSummary | None:
         """Return one version without its files, as :meth:`Registry.summary` describes."""
@@ -220,12 +213,7 @@ http://localhost:5000
         found = self._server.call_if_found("GET", "/model-versions/get", **place) if exists else None
         if found is None or _DELETING in tags_of(found["model_version"]):
             return None
-        created_ms = int(found["model_version"]["creation_timestamp"])
-        return VersionSummary(
-            version=version,
-            created_at=datetime.fromtimestamp(created_ms / 1000, timezone.utc),
-            signed=_SIGNATURE in tags_of(found["model_version"]),
-        )
+        return _summarise(found["model_version"])
 
     def history(self, name: str, *, newest: int | None = None) -> list[Promotion]:
         """Return all promotions, oldest first, or only the ``newest``.
@@ -510,6 +498,12 @@ http://localhost:5000
 
     def _log(self, name: str) -> PromotionLog:
         return PromotionLog(self._server, check_name(name), self._writer_timeout_s)
+
+
+def _summarise(found: Mapping[str, Any]) -> VersionSummary:
+    """Return a version as the server describes it, without what its manifest says."""
+    created_at = datetime.fromtimestamp(int(found["creation_timestamp"]) / 1000, timezone.utc)
+    return VersionSummary(version=int(found["version"]), created_at=created_at, signed=_SIGNATURE in tags_of(found))
 
 
 def _first_of_each_key(versions: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:

@@ -19,7 +19,9 @@ _SCORES = {
 }
 # Words that turn a score into something else, such as "accuracy_gap", besides those that end in "loss" or "error".
 _OPPOSITES = {
-    *("err", "neg", "negative", "minus", "distance", "gap", "drop", "std", "var", "cost", "time", "latency"),
+    *("err", "neg", "negative", "minus", "cost", "time", "latency", "mae", "mse", "rmse", "mape", "nll", "regret"),
+    *("distance", "gap", "drop", "decay", "degradation", "delta", "diff", "difference", "disparity", "bias"),
+    *("std", "stdev", "stddev", "var", "variance", "deviation", "spread", "range", "uncertainty", "entropy"),
 }
 _LOSSES = ("loss", "losses", "error", "errors")
 
@@ -55,7 +57,8 @@ loss, an error or a cost
 
 
 def _is_score(metric: str) -> bool:
-    words = re.findall(r"[a-z]+\d*", re.sub(r"(?<=[a-z]{2})(?=[A-Z])", "_", metric).lower())  # "mIoU" is one word
+    name = re.sub(r"(?<=[a-z]{2})(?=[A-Z])", "_", metric).lower()  # "mIoU" is one word
+    words = re.findall(r"[a-z]+\d*", re.sub(r"explained.?variance", "explained", name))
     if re.match(r"1\s*-", metric) or any(word in _OPPOSITES or word.endswith(_LOSSES) for word in words):
         return False
     return any(word in _SCORES or word.rstrip("0123456789") in _SCORES for word in words)

@@ -10,9 +10,11 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypedDict
+from uuid import UUID
 
 from paceline.airflow.windows import (
     CHAMPION,
@@ -326,7 +328,7 @@ class DriftCheck:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments of ``DriftCheck(**…)`` as plain JSON values. Tuples become lists, and dates texts."""
-        loaded: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), default=str))
+        loaded: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), default=_to_text))
         return loaded
 
     def fingerprint(self) -> str:
@@ -336,6 +338,14 @@ class DriftCheck:
         False
         """
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _to_text(value: object) -> str:
+    """Return a value of a query's parameters as text. Other values have no text that a database understands."""
+    if isinstance(value, (date, Decimal, UUID)):
+        return str(value)
+    accepted = "parameters of queries that can be stored: texts, numbers, truth values, dates and lists of them"
+    raise InvalidInputError("reference_parameters, current_parameters", value, accepted)
 
 
 def check_sources(reference: object, current: object) -> None:

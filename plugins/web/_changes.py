@@ -35,8 +35,17 @@ class NewChampion(NamedTuple):
 
 def promote(change: NewChampion) -> Promotion:
     """Make a version the champion, in a thread. Raise HTTPException, also if the registry has not answered in 20 s."""
+    with _lock:
+        if change.place in _busy:
+            raise HTTPException(409, "Another change of this model's champion has not ended yet")
+        _busy.add(change.place)
+
+    def end() -> None:
+        with _lock:
+            _busy.discard(change.place)
+
     late = ": the champion may still change; look at the page again"
-    return _call(change.place, lambda registry: _promote(registry, change), late)
+    return _call(change.place, lambda registry: _promote(registry, change), late, end)
 
 
 def read_origins(place: Place, versions: Collection[VersionSummary]) -> set[str | None]:
@@ -61,8 +70,13 @@ def _origin(lineage: Mapping[str, object]) -> str | None:
     return dag_id if isinstance(dag_id, str) else None
 
 
-def _call(place: Place, act: Callable[[Registry], _Result], late: str) -> _Result:
-    """Call a function with a model's registry, in a thread. ``late`` ends the error if it has not answered in time."""
+def _call(
+    place: Place, act: Callable[[Registry], _Result], late: str, end: Callable[[], None] = lambda: None
+) -> _Result:
+    """Call a function with a model's registry, and then ``end``, in a thread.
+
+    ``late`` ends the error if the registry has not answered in time.
+    """
     outcome: Future[_Result] = Future()
 
     def run() -> None:
@@ -72,17 +86,12 @@ def _call(place: Place, act: Callable[[Registry], _Result], late: str) -> _Resul
                 check_has(registry, place[1])
                 result = act(registry)
             finally:
-                with _lock:
-                    _busy.discard(place)
+                end()
         except BaseException as error:
             outcome.set_exception(error)
         else:
             outcome.set_result(result)
 
-    with _lock:
-        if place in _busy:
-            raise HTTPException(409, "Another change of this model's champion has not ended yet")
-        _busy.add(place)
     # A daemon: a folder on a file server that is away must not keep the API server from ending.
     threading.Thread(target=run, daemon=True).start()
     if not wait([outcome], _WAIT_S).done:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
     from paceline.runtime import JobStatus, Runtime
 
-Owner = Literal["task", "output", "checkpoint", "none", "unknown"]
+Owner = Literal["task", "output", "checkpoint", "none", "unknown", "unread"]
 _HEADINGS = ("JOB", "STATE", "DAG", "RUN", "TASK", "UPDATED", "")
 _OWNER_TEXT: dict[Owner, str] = {
     "task": "its task has not ended",
@@ -33,6 +33,7 @@ _OWNER_TEXT: dict[Owner, str] = {
     "checkpoint": "kept with its checkpoint: clear its task to continue",
     "none": "its task has ended",
     "unknown": "this Airflow has no such run",
+    "unread": "its engine does not report its state, for example while it receives its files",
 }
 FINAL_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 _FINAL_RUN_STATES = ("success", "failed")
@@ -91,9 +92,14 @@ def add_command(
 
 def find_jobs(api: AirflowApi, runtimes: list[Runtime]) -> Iterator[FoundJob]:
     """Yield every job of the runtimes, and look up in this Airflow whether a task still owns the job."""
+    from paceline.runtime import JobStatus
+
     for runtime in runtimes:
         for job_id, labels in runtime.jobs():
             status = _status(runtime, job_id)
+            if status is None:  # it may have an output or a checkpoint
+                yield FoundJob(runtime, job_id, labels, JobStatus("running"), "unread", None)
+                continue
             (dag, run, task), index = _task_of(labels)
             dag_run = _dag_run(api, dag, run)
             state = None if dag_run is None else _task_state(api, dag, run, task, index)
@@ -157,8 +163,13 @@ def _run_clean(options: argparse.Namespace, api: AirflowApi) -> int:
         print(f"Orphaned jobs: {len(orphans)} of {len(jobs)}." + (" Remove them with --remove." if orphans else ""))
         return 0
     for job in orphans:
-        with contextlib.suppress(JobLostError):  # another process has removed the job
+        try:
             job.runtime.reattach(job.id).remove()
+        except JobLostError:  # another process has removed the job
+            pass
+        except PacelineError as error:
+            print(f"Could not remove {_short_id(job.id)}: {error}")
+            continue
         print(f"Removed {_short_id(job.id)}")
         if job.owner != "unknown":
             _delete_keys(api, job)
@@ -215,7 +226,8 @@ def seconds_of(text: str) -> float:
     raise argparse.ArgumentTypeError(f"got {text!r}, expected a duration with its unit, such as 12h or 30d")
 
 
-def _status(runtime: Runtime, job_id: str) -> JobStatus:
+def _status(runtime: Runtime, job_id: str) -> JobStatus | None:
+    """Return the status of a job; ``None`` if its engine does not report it now."""
     from paceline.runtime import JobStatus
 
     try:
@@ -224,8 +236,8 @@ def _status(runtime: Runtime, job_id: str) -> JobStatus:
         job.close()
     except JobLostError:
         return JobStatus("gone")
-    except RuntimeUnavailableError:  # a Docker engine reports no status of a container while it receives its files
-        return JobStatus("running")
+    except RuntimeUnavailableError:
+        return None
     return status
 
 

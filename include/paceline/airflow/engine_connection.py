@@ -144,11 +144,11 @@ def default_client(url: str | None = None, *, timeout_s: int = _ENGINE_TIMEOUT_S
 
 
 def _tls_of_environment(url: str) -> TLSConfig | None:
-    """Return the TLS settings in ``DOCKER_TLS_VERIFY`` and ``DOCKER_CERT_PATH``, as the command ``docker`` does."""
+    """Return the TLS settings of ``DOCKER_TLS_VERIFY`` and ``DOCKER_CERT_PATH``; ``None`` without the first one."""
     from docker.errors import TLSParameterError
     from docker.utils import kwargs_from_env
 
-    if not url.startswith(("tcp://", "https://")):  # a socket, or SSH
+    if not os.environ.get("DOCKER_TLS_VERIFY") or not url.startswith(("tcp://", "https://")):  # a socket, or SSH
         return None
     try:
         tls: TLSConfig | None = kwargs_from_env().get("tls")

@@ -31,6 +31,10 @@ class RunTotals(Record):
 
     began_s: Seconds
     restarts: int = Field(default=0, ge=0)
+    restarts_without_progress: int = Field(default=0, ge=0)
+    """The last ``restarts``, since the job had done more than ever before."""
+    done_before: float = -1.0
+    """The most that the job had done when it ended, before these restarts."""
     preemptions: int = Field(default=0, ge=0)
     restarting: bool = False
     """Whether the job was restarted and has not sent a report since then."""

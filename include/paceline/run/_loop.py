@@ -104,7 +104,7 @@ class PaceLoop:
         self._progress = JobProgress(job, self._journal, handover, controller.interrupt)
         shares_gpus = controller.limits.shares_gpus
         self._utilization = JobUtilization(self._settings.cores_per_device, shares_gpus=shares_gpus)
-        self._outage = Outage(job, self._journal, self._around.clock, self._now, earlier.restarts)
+        self._outage = Outage(job, self._journal, self._around.clock, self._now, earlier)
         # The first step repeats the resize, because an earlier process may have ended before it stored its last resize.
         devices = handover.allocated_devices
         unconfirmed = shared.max_devices if shared is not None else devices if totals else None
@@ -116,6 +116,9 @@ class PaceLoop:
             self._lifecycle.enter("starting", by="task")
         self._preemption = Preemption(job, self._outage, pending, earlier.preemptions)
         self._restarting = handover.restarted or earlier.restarting  # the job has not sent a report since its restart
+        first_s = self._progress.reader.first_s
+        # Of the start or a restart. What an earlier process has measured may contain preemptions.
+        self._slowest_start_s = first_s - self._began_s if first_s is not None and not earlier.preemptions else 0.0
         self._commands = Commands(
             self._origin,
             controller.deadline_s,
@@ -242,9 +245,7 @@ class PaceLoop:
     @property
     def _restart_limit_s(self) -> float:
         """Time to wait for the first report after a restart."""
-        first_s = self._progress.reader.first_s
-        start_s = first_s - self._began_s if first_s is not None else 0.0
-        return max(_MIN_RESTART_S, _STARTUPS * start_s, self._startup_limit_s)
+        return max(_MIN_RESTART_S, _STARTUPS * self._slowest_start_s, self._startup_limit_s)
 
     def _observe(self, now_s: float, position: JobPosition | None) -> Observation:
         allocation, reader, newest = self._allocation, self._progress.reader, self._progress.newest
@@ -323,6 +324,7 @@ class PaceLoop:
         position = self._progress.reader.position
         if position is not None and not self._restarting and self._lifecycle.state != "preempted":
             if self._lifecycle.state == "starting":
+                self._slowest_start_s = max(self._slowest_start_s, now_s - self._started_s)
                 self._lifecycle.enter("training", by="job")
             self._lifecycle.enter("finishing" if self._progress.is_trained else "training", by="job")
         return position
@@ -411,6 +413,8 @@ class PaceLoop:
         run = RunTotals(
             began_s=self._began_s,
             restarts=restarts,
+            restarts_without_progress=self._outage.without_progress,
+            done_before=self._outage.most_done,
             preemptions=preemptions,
             restarting=self._restarting,
             reported=reported,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from paceline.contract import RunTotals
 from paceline.errors import RuntimeUnavailableError
 from paceline.run._journal import Journal
 from paceline.run.clock import Clock
@@ -27,8 +28,8 @@ class Outage:
         The job, the journal and the clock of the control loop.
     now:
         Function that returns the time in seconds after the loop's origin.
-    restarts:
-        Number of restarts of the job by earlier controlling processes.
+    earlier:
+        Totals of earlier controlling processes, with their restarts of the job.
     """
 
     def __init__(
@@ -37,10 +38,11 @@ class Outage:
         journal: Journal,
         clock: Clock,
         now: Callable[[], float],
-        restarts: int = 0,
+        earlier: RunTotals | None = None,
     ) -> None:
-        self.restarts = restarts
-        self._most_done, self._without_progress = -1.0, 0  # when the job ended; restarts since then
+        self.restarts = earlier.restarts if earlier is not None else 0
+        self.without_progress = earlier.restarts_without_progress if earlier is not None else 0
+        self.most_done = earlier.done_before if earlier is not None else -1.0  # when the job ended
         self._job = job
         self._journal = journal
         self._clock = clock
@@ -96,9 +98,9 @@ class Outage:
             return False
         if self.active:
             return True  # restart the job once the engine is back
-        if done > self._most_done:
-            self._most_done, self._without_progress = done, 0
-        if self._without_progress >= _MAX_RESTARTS:
+        if done > self.most_done:
+            self.most_done, self.without_progress = done, 0
+        if self.without_progress >= _MAX_RESTARTS:
             return False
         try:
             self._job.restart()
@@ -107,7 +109,7 @@ class Outage:
             return True
         self._occurred = False
         self.restarts += 1
-        self._without_progress += 1
+        self.without_progress += 1
         if status.device_lost:
             message = "The job lost a device during a batch (exit code %s): restarting it from its checkpoint"
         else:

@@ -98,7 +98,7 @@ def test_job_of_an_ended_task_is_kept_only_for_what_a_cleared_task_would_use(sta
     assert job.owner == owner
 
 
-def test_job_whose_status_the_engine_does_not_report_is_listed(monkeypatch):
+def test_job_whose_status_the_engine_does_not_report_is_listed_and_stays(monkeypatch):
     """As that of a container that is receiving its files."""
     runtime = FakeRuntime(RUNNING, None)
 
@@ -106,8 +106,10 @@ def test_job_whose_status_the_engine_does_not_report_is_listed(monkeypatch):
         raise RuntimeUnavailableError("Read timed out.")
 
     monkeypatch.setattr(runtime, "reattach", reattach)
-    (job,) = _clean.find_jobs(FakeAirflow("running", "running"), [runtime])  # type: ignore[arg-type, list-item]
-    assert (job.status.state, job.owner) == ("running", "task")
+    (job,) = _clean.find_jobs(FakeAirflow("failed", "failed"), [runtime])  # type: ignore[arg-type, list-item]
+    assert (job.status.state, job.owner) == ("running", "unread")
+    options = argparse.Namespace(kept=True, checkpoints=True, unknown=True, older_than=0.0)
+    assert not job.is_orphan(options), "it may have ended with an output or a checkpoint"
 
 
 @pytest.mark.parametrize(("recorded", "left"), [("job", {"pace"}), ("newer", {"pace", "ceiling", "container"})])

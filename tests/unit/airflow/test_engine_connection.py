@@ -187,6 +187,13 @@ def test_engine_of_the_environment_is_not_reached_without_its_certificates(secur
         client_of_settings(None, None)
 
 
+def test_folder_of_certificates_alone_does_not_switch_tls_on(engines, monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path / "none"))
+    with pytest.raises(RuntimeUnavailableError, match="no Docker engine responds at tcp://"):
+        client_of_settings(None, None)
+
+
 def test_missing_certificates_are_rejected(engines, monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
     monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path / "none"))

@@ -226,6 +226,7 @@ LOSSES = [
     *("Logloss", "MultiClass", "RMSE", "Lq", "LogCosh", "NumErrors", "BalancedErrorRate", "QuerySoftMax"),
     *("binary_crossentropy", "kl_divergence", "val_hinge", "WordErrorRate", "FID"),
     *("wape", "mase", "rmspe", "crps", "ece", "latency_ms", "profit", "score"),
+    *("accuracy_score_difference", "auc_delta", "recall_disparity", "accuracy_variance", "r2_mse", "precision_diff"),
     *("auc_loss", "1-auc", "1 - accuracy", "accuracy_gap", "accuracy_std", "f1_error", "recall_latency_ms", "neg_auc"),
 ]
 SCORES = [
@@ -233,7 +234,16 @@ SCORES = [
     *("acc", "accuracy", "BalancedAccuracy", "top_k_categorical_accuracy", "interval-regression-accuracy"),
     *("f1", "F1 (macro)", "TotalF1", "F1Score", "f2", "fbeta_score", "precision", "recall@10", "specificity"),
     *("ndcg@5", "map@3-", "mAP50", "mIoU", "MeanIoU", "dice", "JaccardIndex", "average_precision", "mrr"),
-    *("r2", "val_r2_score", "explained_variance", "MCC", "MatthewsCorrCoef", "cohen_kappa", "PearsonCorrCoef"),
+    *(
+        "r2",
+        "val_r2_score",
+        "explained_variance",
+        "ExplainedVariance",
+        "MCC",
+        "MatthewsCorrCoef",
+        "cohen_kappa",
+        "PearsonCorrCoef",
+    ),
     *("bleu-4", "rougeL", "psnr", "ssim", "silhouette_score", "adjusted_rand_score"),
 ]
 

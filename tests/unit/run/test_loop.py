@@ -335,6 +335,19 @@ def test_job_stopped_again_and_again_without_progress_fails_the_run(make_job, ru
         run(job, 600)
 
 
+def test_restarts_without_progress_are_counted_across_processes(make_job, run):
+    job, state = make_job(core_s=200), MemoryState()
+    job.loads_after_restart = True
+    stops = [(5.0 * number, partial(stop_again, job)) for number in range(1, 9)]
+    job.actions = [*stops[:2], (12.0, kill_process), *stops[2:]]
+    with pytest.raises(ProcessKilled):
+        run(job, 600, state=state)
+    stored = state["controller"]
+    with pytest.raises(TrainingFailedError, match="the job was stopped"):
+        run(job, 600, state=state, allocated_devices=stored["run"]["allocated_devices"], resumed=stored)
+    assert job.restarted == 3
+
+
 def lose_device(job):
     job.device_lost = True
     job.kill(189)

@@ -10,6 +10,7 @@ import pytest
 from paceline.errors import InvalidInputError
 from paceline.runtime import DockerOptions, KubernetesOptions
 from paceline.runtime.kubernetes._placement import largest, node_filter, place, runs_there
+from paceline.runtime.kubernetes._template import check_template
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 TEMPLATE = {
@@ -30,6 +31,38 @@ def test_named_node_replaces_the_nodes_of_the_template() -> None:
     assert spec["affinity"]["nodeAffinity"] == {REQUIRED: {"nodeSelectorTerms": [{"matchFields": fields}]}}
     assert "nodeSelector" not in spec
     assert spec["affinity"]["podAntiAffinity"] == TEMPLATE["spec"]["affinity"]["podAntiAffinity"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("runAsUser", 0),
+        ("runAsNonRoot", False),
+        ("privileged", True),
+        ("allowPrivilegeEscalation", True),
+        ("capabilities", {"drop": ["ALL"], "add": ["NET_ADMIN"]}),
+        ("seccompProfile", {"type": "Unconfined"}),
+        ("appArmorProfile", {"type": "Unconfined"}),
+        ("seLinuxOptions", {"type": "spc_t"}),
+        ("procMount", "Unmasked"),
+    ],
+)
+def test_template_that_gives_the_job_further_rights_is_rejected(name: str, value: object) -> None:
+    with pytest.raises(InvalidInputError, match=rf"pod_template_file: got ['\"]securityContext\.{name}: "):
+        check_template({"spec": {"containers": [{"name": "job", "securityContext": {name: value}}]}})
+    check_template({"spec": {"containers": [{"name": "proxy", "securityContext": {name: value}}]}})
+
+
+def test_template_may_restrict_the_job_as_the_pod_security_standard_does() -> None:
+    context = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "seLinuxOptions": None,
+    }
+    check_template({"spec": {"containers": [{"name": "job", "securityContext": context}]}})
 
 
 def test_pool_and_group_are_added_to_the_template() -> None:

@@ -171,6 +171,12 @@ def test_trigger_round_trips_through_serialization(trigger: Any) -> None:
     assert again.serialize() == (path, kwargs)
 
 
+def test_parameters_that_cannot_be_stored_are_named() -> None:
+    check = DriftCheck("SELECT 1", "SELECT 2", conn_id="store", current_parameters=({1},))  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match=r"current_parameters: got \{1\}, expected .*texts, numbers"):
+        check.to_dict()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from paceline.errors import InvalidInputError
 from paceline.runtime.kubernetes._cluster import CONTAINER
 
-# What decides on the rights of a job. In a container, it would take precedence over the settings of the pod.
-_RIGHTS = (
-    "allowPrivilegeEscalation",
-    "capabilities",
-    "privileged",
-    "procMount",
-    "runAsGroup",
-    "runAsNonRoot",
-    "runAsUser",
-    "seccompProfile",
-)
+_SELINUX_TYPES = (None, "", "container_t", "container_init_t", "container_kvm_t")  # of the Pod Security Standards
+# Which values of a container's security context give it no further rights: those of the container take precedence over
+# the settings of the pod.
+_HARMLESS: Mapping[str, Callable[[Any], bool]] = {
+    "allowPrivilegeEscalation": lambda value: not value,
+    "appArmorProfile": lambda value: value.get("type") != "Unconfined",
+    "capabilities": lambda value: not value.get("add"),
+    "privileged": lambda value: not value,
+    "procMount": lambda value: value == "Default",
+    "runAsNonRoot": lambda value: value is True,
+    "runAsUser": lambda value: value != 0,
+    "seLinuxOptions": lambda value: value.get("type") in _SELINUX_TYPES,
+    "seccompProfile": lambda value: value.get("type") != "Unconfined",
+}
 
 
 def check_template(template: Mapping[str, Any]) -> None:
-    """Raise InvalidInputError if a template gives the job's container other rights than the job's settings do.
+    """Raise InvalidInputError if a template gives the job's container rights that the job's settings do not give.
 
-    >>> context = {"runAsUser": 0}
+    >>> context = {"capabilities": {"drop": ["ALL"]}, "runAsUser": 0}
     >>> check_template({"spec": {"containers": [{"name": "job", "securityContext": context}]}})
     Traceback (most recent call last):
     paceline.errors.InvalidInputError: pod_template_file: got 'securityContext.runAsUser: 0', \
@@ -32,9 +35,10 @@ expected a container 'job' without it: it has the rights of all jobs, and `user`
     """
     for container in (template.get("spec") or {}).get("containers") or ():
         context = (container.get("securityContext") or {}) if container.get("name") == CONTAINER else {}
-        for name in sorted(context.keys() & set(_RIGHTS)):
-            accepted = "a container 'job' without it: it has the rights of all jobs, and `user` is its user"
-            raise InvalidInputError("pod_template_file", f"securityContext.{name}: {context[name]}", accepted)
+        for name, value in context.items():
+            if value is not None and name in _HARMLESS and not _HARMLESS[name](value):
+                accepted = "a container 'job' without it: it has the rights of all jobs, and `user` is its user"
+                raise InvalidInputError("pod_template_file", f"securityContext.{name}: {value}", accepted)
 
 
 def merge(template: Mapping[str, Any], pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -230,7 +231,10 @@ class Steps:
     def _close_abandoned(self, new: Callable[..., Any] | None = None) -> None:
         """Close the loop if an error has ended the library's call, perhaps before the ``new`` call in this thread."""
         assert self._within is not None
-        in_its_place = new is self._within and self._thread == threading.get_ident()
+        is_own = self._thread == threading.get_ident()
+        if not is_own and self._thread in sys._current_frames():  # its frames change while this thread reads them
+            return
+        in_its_place = new is self._within and is_own
         if running_calls(self._within, self._thread) < self._calls + in_its_place:
             self.close()
 

@@ -247,6 +247,18 @@ def test_copies_of_rows_in_both_windows_are_not_a_problem() -> None:
     assert kinds(compare(sample, copied(1, 1_000), reference_rows=10_000)) == []
 
 
+def test_new_copies_of_rows_of_a_season_are_a_problem() -> None:
+    """The reference has four weeks, of whose rows 8 % are copies, and the current window one Monday."""
+    days = pd.Timestamp("2029-01-01") + pd.to_timedelta(np.arange(5_600) // 200, unit="D")
+    reference = window(0, 5_600, day=days)
+    reference = pd.concat([reference, reference.sample(487, random_state=0)], ignore_index=True)
+    rows = window(1, 300, day=pd.Timestamp("2029-01-29"))
+    current = pd.concat([rows, rows.sample(180, random_state=0)], ignore_index=True)
+    report = compare(reference, current, time="day", season="weekday")
+    assert ("duplicated rows", "") in kinds(report)
+    assert report.quality[0].reason.endswith("to 37.5%")
+
+
 def test_new_copies_of_rows_with_few_values_are_a_problem() -> None:
     """In the larger reference, half of the rows are equal by chance."""
 

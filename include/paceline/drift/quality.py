@@ -195,7 +195,8 @@ def _without_ignored(problems: Sequence[QualityProblem], settings: QualitySettin
 def _find_missing(feature: FeatureDrift, settings: DriftSettings) -> QualityProblem | None:
     """Return a problem if more values are missing, unless the test of the drift check explains this by chance.
 
-    Without a test, the rise counts: an outage of a sensor is one event, but its values are missing all the same.
+    Without a test, the rise counts: an outage of a sensor is one event, but its values are missing all the same. The
+    kind is then never "no values", which is severe: the column may have values only in winter.
     """
     before, after = feature.missing_reference, feature.missing_current
     p_value = feature.missing_adjusted_p_value
@@ -206,7 +207,8 @@ def _find_missing(feature: FeatureDrift, settings: DriftSettings) -> QualityProb
     reason = f"the share of missing values rose from {before:.1%} to {after:.1%}"
     if p_value is None:
         reason += " (too few independent rows to test this)"
-    return _problem("no values" if after == 1.0 else "missing values", feature.name, reason, settings.quality)
+    kind: ProblemKind = "no values" if after == 1.0 and p_value is not None else "missing values"
+    return _problem(kind, feature.name, reason, settings.quality)
 
 
 def _find_outside(

@@ -14,19 +14,24 @@ if TYPE_CHECKING:
 
     Codes = NDArray[np.int64]  # equal for equal rows
 
+# A sample may contain fewer pairs of equal rows by chance, although it stands for many.
+_FEWEST_PAIRS = 10
 
-def count_duplicates(reference: pd.DataFrame, current: pd.DataFrame, rows_per_row: float = 1.0) -> tuple[int, int]:
+
+def count_duplicates(
+    reference: pd.DataFrame, current: pd.DataFrame, rows_per_row: tuple[float, float] = (1.0, 1.0)
+) -> tuple[int, int]:
     """Return the numbers of duplicates in random samples of both windows, which have the size of the smaller window.
 
-    In larger samples, more rows are equal by chance. But a sample separates copies of a row from each other. If the
-    reference has copies, its number is therefore at least the one that follows from the share in all its rows.
+    In larger samples, more rows are equal by chance. But a sample separates copies of a row from each other. If a
+    window has copies, its number is therefore at least the one that follows from the share in all its rows.
 
     Parameters
     ----------
     reference, current:
         The windows, with the same columns and at least one row each.
     rows_per_row:
-        If the reference is itself a random sample: the number of rows for each of its rows.
+        For each window that is itself a random sample: the number of rows for each of its rows.
 
     Raises
     ------
@@ -46,14 +51,17 @@ def count_duplicates(reference: pd.DataFrame, current: pd.DataFrame, rows_per_ro
 
     both = pd.concat([reference, current], ignore_index=True)
     codes = both.groupby([*both.columns], sort=False, dropna=False, observed=True).ngroup().to_numpy()
-    windows = np.split(codes, [len(reference)])
+    before, after = np.split(codes, [len(reference)])
     rng = np.random.default_rng(0)
-    size = min(map(len, windows))
-    before, after = (_count(rows[rng.permutation(len(rows))[:size]]) for rows in windows)
-    if _has_copies(*windows):
-        share = _count(windows[0]) / len(reference) * rows_per_row
-        before = max(before, round(min(share, 1.0) * size))
-    return before, after
+    size = min(len(before), len(after))
+    numbers = []
+    for rows, other, whole in ((before, after, rows_per_row[0]), (after, before, rows_per_row[1])):
+        number = _count(rows[rng.permutation(len(rows))[:size]])
+        if _has_copies(rows, other):
+            share = _count(rows) / len(rows) * whole
+            number = max(number, round(min(share, 1.0) * size))
+        numbers.append(number)
+    return numbers[0], numbers[1]
 
 
 def _count(codes: Codes) -> int:
@@ -62,11 +70,12 @@ def _count(codes: Codes) -> int:
     return len(codes) - len(np.unique(codes))
 
 
-def _has_copies(reference: Codes, current: Codes) -> bool:
-    """Return whether rows repeat more often within the reference than between the windows, where it is by chance."""
+def _has_copies(rows: Codes, other: Codes) -> bool:
+    """Return whether rows repeat more often within their window than between the windows, where it is by chance."""
     import numpy as np
 
-    number = int(max(reference.max(), current.max())) + 1
-    before, after = (np.bincount(codes, minlength=number).astype(float) for codes in (reference, current))
-    within = (before * (before - 1)).sum() / max(len(reference) - 1, 1)
-    return bool(within > 2 * (before * after).sum() / len(current))
+    number = int(max(rows.max(), other.max())) + 1
+    own, others = (np.bincount(codes, minlength=number).astype(float) for codes in (rows, other))
+    pairs = (own * (own - 1)).sum() / 2
+    by_chance = (own * others).sum() / len(other) * (len(rows) - 1) / 2
+    return bool(pairs > 2 * by_chance + _FEWEST_PAIRS)

@@ -223,7 +223,7 @@ def compare(
         if too_few and verdict != "drift":
             verdict, reason = "not enough data", too_few
         problems += find_missing_predictions(next(iter(predictions), None), reference, current, settings)
-        rows_per_row = (reference_rows or len(reference)) / len(reference)  # 1 unless the reference is a sample
+        rows_per_row = (reference_rows or len(reference)) / len(reference), (current_rows or len(current)) / len(current)
         if groups is not None and units is not None:  # these tests assume independent rows
             before, after = before.iloc[units[0].first_rows()], after.iloc[units[1].first_rows()]
         if not too_few:

@@ -125,13 +125,13 @@ def find_implausible_values(
     current: pd.DataFrame,
     settings: DriftSettings,
     model_columns: Collection[str | None] = (),
-    rows_per_row: float = 1.0,
+    rows_per_row: tuple[float, float] = (1.0, 1.0),
 ) -> list[QualityProblem]:
     """Return missing, implausible and repeated values that chance does not explain.
 
     ``features`` are the results for ``columns``, with the tests of missing values. ``model_columns`` contain
-    predictions and labels; they are ignored in the search for equal rows, because unknown labels are equal. If
-    ``reference`` is a random sample, ``rows_per_row`` is the number of rows for each of its rows. The false discovery
+    predictions and labels; they are ignored in the search for equal rows, because unknown labels are equal. For each
+    window that is a random sample, ``rows_per_row`` has the number of rows for each of its rows. The false discovery
     rate of the other tests together is ``settings.significance``.
     """
     from scipy.stats import false_discovery_control
@@ -272,7 +272,7 @@ def _find_duplicates(
     reference: pd.DataFrame,
     current: pd.DataFrame,
     settings: QualitySettings,
-    rows_per_row: float,
+    rows_per_row: tuple[float, float],
 ) -> PossibleProblem | None:
     names = [name for name in reference.columns if name in current.columns and str(name) not in left_out]
     size = min(len(reference), len(current))
@@ -286,8 +286,8 @@ def _find_duplicates(
     rise, reason = (after - before) / size, ""
     if rise >= settings.duplicate_threshold:
         reason = f"the share of duplicated rows rose from {before / size:.1%} to {after / size:.1%}"
-        if len(current) > size:
-            reason += f" (in {size:,} rows of each window)"
+        if max(len(reference), len(current)) > size:
+            reason += f" (estimated for {size:,} rows of each window)"
     return PossibleProblem("duplicated rows", "", reason, test.p_value if rise > 0 else 1.0)
 
 

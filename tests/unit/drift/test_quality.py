@@ -233,6 +233,8 @@ def test_duplicates_in_columns_with_few_values_are_not_a_problem_in_windows_of_a
 
     assert kinds(compare(few(0, 500), few(1, 20_000))) == []
     assert kinds(compare(few(0, 20_000), few(1, 500))) == []
+    drifted = [kind for kind, _ in kinds(compare(few(0, 500), few(1, 20_000) + 1_000))]
+    assert set(drifted) == {"out of range"}
 
 
 def copied(seed: int, rows: int) -> pd.DataFrame:
@@ -277,8 +279,9 @@ def test_new_copies_of_rows_with_few_values_are_a_problem() -> None:
         return pd.DataFrame({"hour": rng.integers(0, 24, n), "day": rng.integers(0, 366, n)})
 
     current = pd.concat([few(1, 250), few(1, 250)], ignore_index=True)
-    for reference_rows in (10_000, 20_000):
-        assert ("duplicated rows", "") in kinds(compare(few(0, 10_000), current, reference_rows=reference_rows))
+    for rows in (current, current + 1_000):
+        for reference_rows in (10_000, 20_000):
+            assert ("duplicated rows", "") in kinds(compare(few(0, 10_000), rows, reference_rows=reference_rows))
 
 
 # --- age -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from scipy.signal import lfilter
 from scipy.stats import ks_2samp
 
-from paceline.drift import compare
+from paceline.drift import DriftSettings, compare
 from paceline.drift._statistics import kolmogorov_smirnov
 from paceline.errors import InvalidInputError
 
@@ -414,6 +414,32 @@ def test_values_of_few_days_are_not_tested(role: str) -> None:
         [age] = [feature for feature in report.features if feature.name == "age"]
         kind = "times" if role == "time" else "groups"
         assert (age.test, age.reason) == ("", f"a window has values of fewer than 10 {kind}")
+        assert f"Not tested: age ({age.reason})." in report.notes
+
+
+@pytest.mark.parametrize("day", [5, 15, 25])
+def test_report_names_a_feature_with_too_few_independent_rows(day: int) -> None:
+    """The values of ``age`` rise by three standard deviations on one of the 30 days."""
+    current = make_days(1, 30)
+    current.loc[24 * day :, "age"] += 3
+    report = compare(make_days(0, 30), current, time="day")
+    assert (report.verdict, report.reason) == ("no drift", "No drift in 2 features. Not tested: age.")
+    assert report.notes == ("Not tested: age (the values in a window count as fewer than 5 independent rows).",)
+
+
+def test_untested_features_count_as_not_drifted() -> None:
+    """Of four features, one has drifted and two have too few independent rows."""
+    reference, current = (make_days(seed, 30).assign(rain=make_days(seed + 2, 30)["age"]) for seed in (0, 1))
+    current.loc[24 * 15 :, ["age", "pay"]] += 3
+    current["rain"] += 3
+    verdicts = []
+    for share in (0.25, 0.5):
+        report = compare(reference, current, time="day", settings=DriftSettings(drift_share=share))
+        assert report.drifted_features == ["rain"]
+        verdicts.append(report.verdict)
+    assert verdicts == ["drift", "no drift"]
+    assert report.reason.startswith("Drift in 1 of 2 features: rain. Too few for drift: 25% by importance")
+    assert report.reason.endswith(" Not tested: age, pay.")
 
 
 def test_few_times_of_a_season_are_not_enough_data() -> None:

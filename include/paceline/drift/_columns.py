@@ -227,6 +227,15 @@ def to_numbers(series: pd.Series[Any], window: str) -> NDArray[np.float64]:
     return values
 
 
+def list_names(names: Sequence[str]) -> str:
+    """Return the first five names, and the number of the others.
+
+    >>> list_names("abcdefg")
+    'a, b, c, d, e and 2 more'
+    """
+    return ", ".join(map(shorten_name, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
 def count_labels(series: pd.Series[Any]) -> dict[str, int]:
     """Count the rows of each label. 1, 1.0 and "1" are one label, because files and databases use different types.
 

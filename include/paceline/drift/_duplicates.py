@@ -5,6 +5,8 @@ Called by ``paceline.drift.quality``.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,19 +16,25 @@ if TYPE_CHECKING:
 
     Codes = NDArray[np.int64]  # equal for equal rows
 
+# A sample may contain fewer pairs of equal rows by chance, although it stands for many.
+_FEWEST_PAIRS = 10
 
-def count_duplicates(reference: pd.DataFrame, current: pd.DataFrame, rows_per_row: float = 1.0) -> tuple[int, int]:
+
+def count_duplicates(
+    reference: pd.DataFrame, current: pd.DataFrame, rows_per_row: tuple[float, float] = (1.0, 1.0)
+) -> tuple[int, int]:
     """Return the numbers of duplicates in random samples of both windows, which have the size of the smaller window.
 
-    In larger samples, more rows are equal by chance. But a sample separates copies of a row from each other. If the
-    reference has copies, its number is therefore at least the one that follows from the share in all its rows.
+    In larger samples, more rows are equal by chance. But a sample separates copies of a row from each other. If a
+    window has copies, its number is therefore at least the one that follows from the share in all its rows. Equal
+    values of a single column are no copies.
 
     Parameters
     ----------
     reference, current:
         The windows, with the same columns and at least one row each.
     rows_per_row:
-        If the reference is itself a random sample: the number of rows for each of its rows.
+        For each window that is itself a random sample: the number of rows for each of its rows.
 
     Raises
     ------
@@ -36,9 +44,9 @@ def count_duplicates(reference: pd.DataFrame, current: pd.DataFrame, rows_per_ro
     Examples
     --------
     >>> import pandas as pd
-    >>> orders = pd.DataFrame({"order": range(1000)})
-    >>> logged_twice = pd.concat([orders, orders])
-    >>> count_duplicates(logged_twice, pd.DataFrame({"order": range(2000, 2100)}))
+    >>> orders = pd.DataFrame({"order": range(3000), "customer": range(3000)})
+    >>> logged_twice = pd.concat([orders[:1000], orders[:1000]])
+    >>> count_duplicates(logged_twice, orders[2000:2100])
     (50, 0)
     """
     import numpy as np
@@ -46,14 +54,23 @@ def count_duplicates(reference: pd.DataFrame, current: pd.DataFrame, rows_per_ro
 
     both = pd.concat([reference, current], ignore_index=True)
     codes = both.groupby([*both.columns], sort=False, dropna=False, observed=True).ngroup().to_numpy()
-    windows = np.split(codes, [len(reference)])
+    columns = [pd.factorize(both[name], use_na_sentinel=False)[0] for name in both.columns]
+    (before, *before_columns), (after, *after_columns) = (
+        [one[rows] for one in (codes, *columns)] for rows in (slice(len(reference)), slice(len(reference), None))
+    )
     rng = np.random.default_rng(0)
-    size = min(map(len, windows))
-    before, after = (_count(rows[rng.permutation(len(rows))[:size]]) for rows in windows)
-    if _has_copies(*windows):
-        share = _count(windows[0]) / len(reference) * rows_per_row
-        before = max(before, round(min(share, 1.0) * size))
-    return before, after
+    size = min(len(before), len(after))
+    numbers = []
+    for rows, own_columns, other, whole in (
+        (before, before_columns, after, rows_per_row[0]),
+        (after, after_columns, before, rows_per_row[1]),
+    ):
+        number = _count(rows[rng.permutation(len(rows))[:size]])
+        if _has_copies(rows, own_columns, other):
+            share = _count(rows) / len(rows) * whole
+            number = max(number, round(min(share, 1.0) * size))
+        numbers.append(number)
+    return numbers[0], numbers[1]
 
 
 def _count(codes: Codes) -> int:
@@ -62,11 +79,25 @@ def _count(codes: Codes) -> int:
     return len(codes) - len(np.unique(codes))
 
 
-def _has_copies(reference: Codes, current: Codes) -> bool:
-    """Return whether rows repeat more often within the reference than between the windows, where it is by chance."""
+def _has_copies(rows: Codes, columns: Sequence[Codes], other: Codes) -> bool:
+    """Return whether more rows repeat within their window than chance explains.
+
+    The chance is at least the probability that a row of the ``other`` window is equal, and at least the product of the
+    probabilities that the values of single ``columns`` are equal: if the values have drifted, the first is too low.
+    """
     import numpy as np
 
-    number = int(max(reference.max(), current.max())) + 1
-    before, after = (np.bincount(codes, minlength=number).astype(float) for codes in (reference, current))
-    within = (before * (before - 1)).sum() / max(len(reference) - 1, 1)
-    return bool(within > 2 * (before * after).sum() / len(current))
+    number = int(max(rows.max(), other.max())) + 1
+    own, others = (np.bincount(codes, minlength=number) for codes in (rows, other))
+    between = float(own @ others.astype(float)) / len(rows) / len(other)
+    chance = max(between, math.prod(map(_equal_share, columns)))
+    pairs = len(rows) * (len(rows) - 1) / 2
+    return _equal_share(rows) * pairs > 2 * chance * pairs + _FEWEST_PAIRS
+
+
+def _equal_share(codes: Codes) -> float:
+    """Return the share of equal pairs among all pairs."""
+    import numpy as np
+
+    counts = np.bincount(codes).astype(float)
+    return float((counts * (counts - 1)).sum()) / max(len(codes) * (len(codes) - 1), 1)

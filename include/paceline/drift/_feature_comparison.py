@@ -15,7 +15,13 @@ from paceline.drift._columns import Column
 from paceline.drift._dependence import Units
 from paceline.drift._features import TestedFeature, run_tests
 from paceline.drift._joint import compare_jointly
-from paceline.drift._judgement import describe_unused_settings, drifted_share, judge_features, sort_by_severity
+from paceline.drift._judgement import (
+    describe_untested,
+    describe_unused_settings,
+    drifted_share,
+    judge_features,
+    sort_by_severity,
+)
 from paceline.drift._segments import Segment, find_segments, run_segment_tests, summarise_segment
 from paceline.drift._settings import DriftSettings
 
@@ -66,5 +72,5 @@ def compare_features(
         tuple(measured),
         tuple(map(summarise_segment, divided, of_segments)),
         joint,
-        (*notes, *describe_unused_settings(features, settings)),
+        (*notes, *describe_untested(features), *describe_unused_settings(features, settings)),
     )

@@ -41,7 +41,9 @@ OTHER = "(other)"
 # Up to this number of distinct values, the chi-squared test detects smaller changes of numbers than Kolmogorov-Smirnov.
 FEW_VALUES = 10
 CONSTANT = "constant in both windows"
-DEPENDENT = f"its values in a window count as fewer than {FEWEST_INDEPENDENT_ROWS} independent rows"
+DEPENDENT = f"the values in a window count as fewer than {FEWEST_INDEPENDENT_ROWS} independent rows"
+FEW_UNITS = {kind: f"a window has values of fewer than {FEWEST_UNITS} {kind}" for kind in ("times", "groups")}
+UNTESTED = (DEPENDENT, *FEW_UNITS.values())  # reasons of features that may have drifted
 
 
 @dataclass(frozen=True)
@@ -242,8 +244,7 @@ def _too_few_reason(reference: int, current: int, least: int, units: tuple[Units
         return _describe_rows(reference, current, least)
     if units is None or has_enough_units(units):
         return ""
-    kind = "times" if units[0].in_time_order else "groups"
-    return f"a window has values of fewer than {FEWEST_UNITS} {kind}"
+    return FEW_UNITS["times" if units[0].in_time_order else "groups"]
 
 
 def _describe_rows(reference: int, current: int, least: int) -> str:

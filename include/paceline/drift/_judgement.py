@@ -5,14 +5,14 @@ Called by ``paceline.drift._feature_comparison``; ``paceline.drift._features`` r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 from paceline.contract import FeatureDrift
 from paceline.drift._categories import RARE
-from paceline.drift._columns import Column, shorten_name
-from paceline.drift._features import CONSTANT, TestedFeature
+from paceline.drift._columns import Column, list_names, shorten_name
+from paceline.drift._features import CONSTANT, UNTESTED, TestedFeature
 from paceline.drift._settings import DriftSettings
 from paceline.errors import InvalidInputError
 
@@ -47,14 +47,20 @@ def sort_by_severity(features: Sequence[FeatureDrift]) -> list[FeatureDrift]:
 
 
 def drifted_share(features: Sequence[FeatureDrift], settings: DriftSettings) -> float | None:
-    """Return the importance of the drifted features as a share of that of all compared ones; None if all have none.
+    """Return the importance of the drifted features as a share of that of all compared ones.
 
-    Fractions are exact: sums of floating-point numbers may overflow, or be slightly below ``drift_share``.
+    The share is None if no compared feature has an importance. Features with too dependent rows for a test count as not
+    drifted. Fractions are exact: sums of floating-point numbers may overflow, or be slightly below ``drift_share``.
     """
-    compared = [one.name for one in features if one.verdict != "skipped" or one.reason == CONSTANT]
-    weights = {name: Fraction(settings.importance(name)) for name in compared}
-    total = sum(weights.values())
-    return float(sum(weights[one.name] for one in features if one.verdict == "drift") / total) if total else None
+
+    def importance(chosen: Iterable[FeatureDrift]) -> Fraction:
+        return sum((Fraction(settings.importance(one.name)) for one in chosen), Fraction())
+
+    compared = importance(one for one in features if one.verdict != "skipped" or one.reason == CONSTANT)
+    if not compared:
+        return None
+    total = compared + importance(one for one in features if one.reason in UNTESTED)
+    return float(importance(one for one in features if one.verdict == "drift") / total)
 
 
 def check_importance(columns: Sequence[Column], settings: DriftSettings) -> None:
@@ -71,7 +77,7 @@ def describe_unused_settings(features: Sequence[FeatureDrift], settings: DriftSe
     for name, own in settings.features.items():
         feature = known.get(name)
         unused = [field for field in ("effect_threshold", "psi_threshold") if getattr(own, field) is not None]
-        if feature is None or (feature.verdict == "skipped" and feature.reason != CONSTANT):
+        if feature is None or (feature.verdict == "skipped" and feature.reason not in (CONSTANT, *UNTESTED)):
             reason = ", because the column is not compared" if feature is None else f": {feature.reason}"
             notes.append(f"The settings of {shorten_name(name)} have no effect{reason}.")
         elif feature.test == "domain classifier" and unused:
@@ -81,6 +87,12 @@ def describe_unused_settings(features: Sequence[FeatureDrift], settings: DriftSe
                 "tests it."
             )
     return notes
+
+
+def describe_untested(features: Sequence[FeatureDrift]) -> list[str]:
+    """Return a note for each reason for which features with dependent rows are not tested."""
+    named = {reason: [one.name for one in features if one.reason == reason] for reason in UNTESTED}
+    return [f"Not tested: {list_names(names)} ({reason})." for reason, names in named.items() if names]
 
 
 def _severity(feature: FeatureDrift) -> float:

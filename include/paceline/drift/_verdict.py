@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.contract import ConceptDrift, DriftVerdict, FeatureDrift, JointDrift, PerformanceEstimate
-from paceline.drift._columns import shorten_name
+from paceline.drift._columns import list_names, shorten_name
 from paceline.drift._feature_comparison import FeatureComparison
-from paceline.drift._features import CONSTANT
+from paceline.drift._features import CONSTANT, UNTESTED
 from paceline.drift._judgement import drifted_share
 from paceline.drift._settings import DriftSettings
 
@@ -17,11 +17,13 @@ _NAMES = 10  # maximum number of features that a reason names
 def overall_verdict(
     found: FeatureComparison, errors: Sequence[ConceptDrift | PerformanceEstimate | None], settings: DriftSettings
 ) -> tuple[DriftVerdict, str]:
-    """Return the verdict of a comparison and its reason, which also says why an estimate is withheld."""
+    """Return the verdict of a comparison and its reason, which names untested features and withheld estimates."""
     others = [part for part in (found.joint, *errors) if part is not None]
     verdict, reason = _verdict_of_parts(found, others, settings)
     withheld = [part.reason for part in others if part.verdict == "withheld"]
-    return verdict, " ".join([reason, *withheld])
+    untested = [feature.name for feature in found.features if feature.reason in UNTESTED]
+    left_out = [f"Not tested: {list_names(untested)}."] if untested and verdict in ("drift", "no drift") else []
+    return verdict, " ".join([reason, *left_out, *withheld])
 
 
 def _verdict_of_parts(
@@ -33,7 +35,7 @@ def _verdict_of_parts(
     tested = [feature for feature in features if feature.verdict != "skipped"]
     parts, too_few = [], ""
     if drifted:
-        parts.append(f"Drift in {len(drifted)} of {len(tested)} features: {_list_names(drifted)}.")
+        parts.append(f"Drift in {len(drifted)} of {len(tested)} features: {list_names(drifted)}.")
         share = drifted_share(features, settings)
         if (share or 0.0) < settings.drift_share:
             too_few = "No feature with an importance above 0 was tested."
@@ -45,7 +47,7 @@ def _verdict_of_parts(
     parts += [part.reason for part in others if part.verdict == "drift"]
     in_segments = [segment for segment in segments if segment.verdict == "drift"]
     if in_segments:
-        names = _list_names([f"{one.name} ({_list_names(one.drifted_features)})" for one in in_segments])
+        names = list_names([f"{one.name} ({list_names(one.drifted_features)})" for one in in_segments])
         parts.append(f"Drift in {len(in_segments)} of {len(segments)} segments: {names}.")
     if too_few and len(parts) == 1:
         return "nothing compared" if share is None else "no drift", parts[0]
@@ -56,10 +58,6 @@ def _verdict_of_parts(
     if not tested:
         return _untested_verdict(features, others)
     return "no drift", f"No drift in {len(tested)} feature{'' if len(tested) == 1 else 's'}."
-
-
-def _list_names(names: Sequence[str]) -> str:
-    return ", ".join(map(shorten_name, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _untested_verdict(

@@ -223,12 +223,18 @@ def compare(
         if too_few and verdict != "drift":
             verdict, reason = "not enough data", too_few
         problems += find_missing_predictions(next(iter(predictions), None), reference, current, settings)
-        rows_per_row = (reference_rows or len(reference)) / max(len(before), 1)
         if groups is not None and units is not None:  # these tests assume independent rows
             before, after = before.iloc[units[0].first_rows()], after.iloc[units[1].first_rows()]
         if not too_few:
+            rows = reference_rows or len(reference), current_rows or len(current)
             problems += find_implausible_values(
-                chosen, found.features, before, after, settings, (*predictions, actual), rows_per_row
+                chosen,
+                found.features,
+                before,
+                after,
+                settings,
+                (*predictions, actual),
+                (rows[0] / len(reference), rows[1] / len(current)),
             )
     if any(problem.severe for problem in problems):
         verdict, reason = "bad data", describe_severe(problems)

@@ -125,13 +125,13 @@ def find_implausible_values(
     current: pd.DataFrame,
     settings: DriftSettings,
     model_columns: Collection[str | None] = (),
-    rows_per_row: float = 1.0,
+    rows_per_row: tuple[float, float] = (1.0, 1.0),
 ) -> list[QualityProblem]:
     """Return missing, implausible and repeated values that chance does not explain.
 
     ``features`` are the results for ``columns``, with the tests of missing values. ``model_columns`` contain
-    predictions and labels; they are ignored in the search for equal rows, because unknown labels are equal. If
-    ``reference`` is a random sample, ``rows_per_row`` is the number of rows for each of its rows. The false discovery
+    predictions and labels; they are ignored in the search for equal rows, because unknown labels are equal. For each
+    window that is a random sample, ``rows_per_row`` has the number of rows for each of its rows. The false discovery
     rate of the other tests together is ``settings.significance``.
     """
     from scipy.stats import false_discovery_control
@@ -195,7 +195,8 @@ def _without_ignored(problems: Sequence[QualityProblem], settings: QualitySettin
 def _find_missing(feature: FeatureDrift, settings: DriftSettings) -> QualityProblem | None:
     """Return a problem if more values are missing, unless the test of the drift check explains this by chance.
 
-    Without a test, the rise counts: an outage of a sensor is one event, but its values are missing all the same.
+    Without a test, the rise counts: an outage of a sensor is one event, but its values are missing all the same. The
+    kind is then never "no values", which is severe: the column may have values only in winter.
     """
     before, after = feature.missing_reference, feature.missing_current
     p_value = feature.missing_adjusted_p_value
@@ -206,7 +207,8 @@ def _find_missing(feature: FeatureDrift, settings: DriftSettings) -> QualityProb
     reason = f"the share of missing values rose from {before:.1%} to {after:.1%}"
     if p_value is None:
         reason += " (too few independent rows to test this)"
-    return _problem("no values" if after == 1.0 else "missing values", feature.name, reason, settings.quality)
+    kind: ProblemKind = "no values" if after == 1.0 and p_value is not None else "missing values"
+    return _problem(kind, feature.name, reason, settings.quality)
 
 
 def _find_outside(
@@ -270,7 +272,7 @@ def _find_duplicates(
     reference: pd.DataFrame,
     current: pd.DataFrame,
     settings: QualitySettings,
-    rows_per_row: float,
+    rows_per_row: tuple[float, float],
 ) -> PossibleProblem | None:
     names = [name for name in reference.columns if name in current.columns and str(name) not in left_out]
     size = min(len(reference), len(current))
@@ -284,8 +286,8 @@ def _find_duplicates(
     rise, reason = (after - before) / size, ""
     if rise >= settings.duplicate_threshold:
         reason = f"the share of duplicated rows rose from {before / size:.1%} to {after / size:.1%}"
-        if len(current) > size:
-            reason += f" (in {size:,} rows of each window)"
+        if max(len(reference), len(current)) > size:
+            reason += f" (estimated for {size:,} rows of each window)"
     return PossibleProblem("duplicated rows", "", reason, test.p_value if rise > 0 else 1.0)
 
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.signal import lfilter
 from scipy.stats import ks_2samp
 
-from paceline.drift import compare
+from paceline.drift import DriftSettings, compare
 from paceline.drift._statistics import kolmogorov_smirnov
 from paceline.errors import InvalidInputError
 
@@ -368,7 +368,7 @@ def make_days(seed: int, days: int, rows_each: int = 24, effect: float = 0.0) ->
         ((10, 10), "no drift", []),
         ((10, 30), "no drift", []),
         ((30, 0), "bad data", ["missing values rose from 0.0% to 100.0%"]),
-        ((10, 0), "bad data", ["missing values rose from 66.7% to 100.0% (too few independent rows to test this)"]),
+        ((10, 0), "no drift", ["missing values rose from 66.7% to 100.0% (too few independent rows to test this)"]),
     ],
 )
 def test_values_that_end_within_a_window_are_a_problem_and_no_drift(
@@ -383,6 +383,16 @@ def test_values_that_end_within_a_window_are_a_problem_and_no_drift(
     report = compare(*windows, time="day")
     assert (report.verdict, [problem.column for problem in report.quality]) == (verdict, ["age"] * len(reasons))
     assert [problem.reason for problem in report.quality] == [f"the share of {reason}" for reason in reasons]
+
+
+@pytest.mark.parametrize(("days", "with_values"), [(365, 30), (180, 14)])
+def test_values_of_another_season_only_are_no_bad_data(days: int, with_values: int) -> None:
+    """The column ``snow`` has no values on most days of the reference either."""
+    reference, current = make_days(0, days).assign(snow=1.0), make_days(1, 30).assign(snow=np.nan)
+    reference.loc[24 * with_values :, "snow"] = np.nan
+    report = compare(reference, current, time="day")
+    assert report.verdict == "no drift", report.reason
+    assert [(problem.kind, problem.column) for problem in report.quality] == [("missing values", "snow")]
 
 
 def test_values_that_are_missing_at_any_time_are_drift() -> None:
@@ -404,6 +414,32 @@ def test_values_of_few_days_are_not_tested(role: str) -> None:
         [age] = [feature for feature in report.features if feature.name == "age"]
         kind = "times" if role == "time" else "groups"
         assert (age.test, age.reason) == ("", f"a window has values of fewer than 10 {kind}")
+        assert f"Not tested: age ({age.reason})." in report.notes
+
+
+@pytest.mark.parametrize("day", [5, 15, 25])
+def test_report_names_a_feature_with_too_few_independent_rows(day: int) -> None:
+    """The values of ``age`` rise by three standard deviations on one of the 30 days."""
+    current = make_days(1, 30)
+    current.loc[24 * day :, "age"] += 3
+    report = compare(make_days(0, 30), current, time="day")
+    assert (report.verdict, report.reason) == ("no drift", "No drift in 2 features. Not tested: age.")
+    assert report.notes == ("Not tested: age (the values in a window count as fewer than 5 independent rows).",)
+
+
+def test_untested_features_count_as_not_drifted() -> None:
+    """Of four features, one has drifted and two have too few independent rows."""
+    reference, current = (make_days(seed, 30).assign(rain=make_days(seed + 2, 30)["age"]) for seed in (0, 1))
+    current.loc[24 * 15 :, ["age", "pay"]] += 3
+    current["rain"] += 3
+    verdicts = []
+    for share in (0.25, 0.5):
+        report = compare(reference, current, time="day", settings=DriftSettings(drift_share=share))
+        assert report.drifted_features == ["rain"]
+        verdicts.append(report.verdict)
+    assert verdicts == ["drift", "no drift"]
+    assert report.reason.startswith("Drift in 1 of 2 features: rain. Too few for drift: 25% by importance")
+    assert report.reason.endswith(" Not tested: age, pay.")
 
 
 def test_few_times_of_a_season_are_not_enough_data() -> None:

@@ -210,7 +210,9 @@ def test_repeated_rows_are_a_problem() -> None:
     assert (report.verdict, kinds(report)) == ("no drift", [("duplicated rows", "")])
     assert report.quality[0].reason == "the share of duplicated rows rose from 0.0% to 20.0%"
     more = pd.concat([window(1, 3000), window(1, 3000)], ignore_index=True)
-    assert "(in 2,000 rows of each window)" in compare(window(0, 2000), more).quality[0].reason
+    assert compare(window(0, 2000), more).quality[0].reason == (
+        "the share of duplicated rows rose from 0.0% to 50.0% (estimated for 2,000 rows of each window)"
+    )
 
 
 def test_missing_labels_do_not_make_rows_duplicates() -> None:
@@ -231,6 +233,8 @@ def test_duplicates_in_columns_with_few_values_are_not_a_problem_in_windows_of_a
 
     assert kinds(compare(few(0, 500), few(1, 20_000))) == []
     assert kinds(compare(few(0, 20_000), few(1, 500))) == []
+    drifted = [kind for kind, _ in kinds(compare(few(0, 500), few(1, 20_000) + 1_000))]
+    assert set(drifted) == {"out of range"}
 
 
 def copied(seed: int, rows: int) -> pd.DataFrame:
@@ -247,6 +251,26 @@ def test_copies_of_rows_in_both_windows_are_not_a_problem() -> None:
     assert kinds(compare(sample, copied(1, 1_000), reference_rows=10_000)) == []
 
 
+def test_new_copies_in_a_larger_or_sampled_current_window_are_a_problem() -> None:
+    current = copied(1, 20_000)
+    sample = current.sample(1_000, random_state=0)
+    for report in (compare(window(0, 1_000), current), compare(window(0, 1_000), sample, current_rows=20_000)):
+        assert kinds(report) == [("duplicated rows", "")]
+        assert float(report.quality[0].reason.split("rose from 0.0% to ")[1].split("%")[0]) == pytest.approx(50, abs=15)
+
+
+def test_new_copies_of_rows_of_a_season_are_a_problem() -> None:
+    """The reference has four weeks, of whose rows 8 % are copies, and the current window one Monday."""
+    days = pd.Timestamp("2029-01-01") + pd.to_timedelta(np.arange(5_600) // 200, unit="D")
+    reference = window(0, 5_600, day=days)
+    reference = pd.concat([reference, reference.sample(487, random_state=0)], ignore_index=True)
+    rows = window(1, 300, day=pd.Timestamp("2029-01-29"))
+    current = pd.concat([rows, rows.sample(180, random_state=0)], ignore_index=True)
+    report = compare(reference, current, time="day", season="weekday")
+    assert ("duplicated rows", "") in kinds(report)
+    assert "to 37.5%" in report.quality[0].reason
+
+
 def test_new_copies_of_rows_with_few_values_are_a_problem() -> None:
     """In the larger reference, half of the rows are equal by chance."""
 
@@ -255,8 +279,9 @@ def test_new_copies_of_rows_with_few_values_are_a_problem() -> None:
         return pd.DataFrame({"hour": rng.integers(0, 24, n), "day": rng.integers(0, 366, n)})
 
     current = pd.concat([few(1, 250), few(1, 250)], ignore_index=True)
-    for reference_rows in (10_000, 20_000):
-        assert ("duplicated rows", "") in kinds(compare(few(0, 10_000), current, reference_rows=reference_rows))
+    for rows in (current, current + 1_000):
+        for reference_rows in (10_000, 20_000):
+            assert ("duplicated rows", "") in kinds(compare(few(0, 10_000), rows, reference_rows=reference_rows))
 
 
 # --- age -------------------------------------------------------------------------------------------------------

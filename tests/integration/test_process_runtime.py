@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import BinaryIO
+from pkgutil import resolve_name
+from typing import Any, BinaryIO
 
 import pytest
 from tests.integration.jobs import MECHANISMS, ProcessHarness, pids_of_jobs_in
@@ -289,6 +290,33 @@ def test_failed_start_keeps_the_job_that_another_process_has_started_meanwhile(
     with pytest.raises(RuntimeUnavailableError, match="another process is starting or running the job"):
         harness.runtime.start(wanted)
     assert [job.status().state for job in jobs] == ["running"]
+    jobs[0].remove()
+
+
+@signal_only
+@pytest.mark.parametrize("step", ["sdk_files", "job_files", "shutil.copy"])
+@pytest.mark.parametrize("error", ["", "cut off"])
+def test_start_of_a_job_that_was_removed_meanwhile_keeps_the_job_of_the_next_try(
+    harness: ProcessHarness, monkeypatch: pytest.MonkeyPatch, step: str, error: str
+) -> None:
+    wanted = harness.spec("import signal; signal.pause()", labels={"paceline.test": harness.mark})
+    jobs: list[Job] = []
+    make = resolve_name(f"paceline.runtime._process.{step}")
+
+    def make_late(*arguments: Any) -> Any:
+        monkeypatch.setattr(f"paceline.runtime._process.{step}", make)
+        made = make(*arguments)
+        harness.runtime.remove_all(wanted.labels)
+        jobs.append(harness.runtime.start(wanted))
+        if error:
+            raise OSError(error)
+        return made
+
+    monkeypatch.setattr(f"paceline.runtime._process.{step}", make_late)
+    with pytest.raises(PacelineError, match=error or "was removed before its start"):
+        harness.runtime.start(wanted)
+    assert jobs[0].status().state == "running"
+    assert harness.runtime.find_job(wanted.name, wanted.labels) is not None
     jobs[0].remove()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.errors import InvalidInputError
 from paceline.fleet._machine import Fleet, Machine
+from paceline.runtime.docker_limits import missing_limits
 from paceline.runtime.gpus import reported_by
 
 _MAX_PARALLEL = 16
@@ -110,6 +111,8 @@ def _check_machine(machine: Machine, connect: Callable[[Machine], Any], image: s
 
 
 def _differences(machine: Machine, info: dict[str, Any]) -> Iterator[str]:
+    for field, needed in missing_limits(info):
+        yield f"its engine discards the limit {field}, which needs {needed}"
     if info["NCPU"] < machine.cores:
         yield f"has {info['NCPU']} cores, expected {machine.cores:g}"
     if info["MemTotal"] < 0.9 * machine.memory_gib * 2**30:  # the operating system reserves some memory

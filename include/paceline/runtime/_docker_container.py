@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from paceline.runtime import _docker_network as docker_network
 from paceline.runtime import _docker_state as docker_state
 from paceline.runtime import docker_gpus
-from paceline.runtime._docker_limits import WriteLimits
 from paceline.runtime._docker_options import DockerOptions
 from paceline.runtime._sdk import sdk_files
 from paceline.runtime.archive import Entry
@@ -17,6 +16,7 @@ from paceline.runtime.base import JOB_ENVIRONMENT, JobSpec
 from paceline.runtime.checks import job_files
 from paceline.runtime.docker_errors import engine_call
 from paceline.runtime.docker_job import PERIOD_US, quota_us
+from paceline.runtime.docker_limits import WriteLimits
 from paceline.train.job import (
     ENV_CHECKPOINT,
     ENV_CONTROL,

@@ -28,7 +28,7 @@ from paceline.runtime.checks import (
     job_files,
     spec_digest,
 )
-from paceline.runtime.process_job import ProcessJob, claim, launch
+from paceline.runtime.process_job import ProcessJob, claim, is_claimed, launch
 from paceline.runtime.scratch import Scratch, read_json, write_json
 from paceline.train.job import ENV_CHECKPOINT, ENV_CONTROL, ENV_CORES_PER_DEVICE, ENV_INPUT, ENV_OUTPUT
 
@@ -249,16 +249,19 @@ class ProcessRuntime:
         self, scratch: Scratch, spec: JobSpec, digest: str, out: BinaryIO, earlier: Scratch | None
     ) -> None:
         try:
-            self._create_scratch(scratch, spec, digest)
+            self._create_scratch(scratch, spec, digest, out)
             if earlier is not None:
+                _check_claimed(scratch, out)
                 source, target = earlier.folder("checkpoint"), scratch.folder("checkpoint")
                 shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+            _check_claimed(scratch, out)
             launch(scratch, out)
-        except BaseException:  # without the lock, the folder could be that of another process
-            ProcessJob(scratch, max_output_bytes=0, from_start=True).remove()  # the job may already run
+        except BaseException:
+            if is_claimed(out):  # else the folder could be that of another process
+                ProcessJob(scratch, max_output_bytes=0, from_start=True).remove()  # the job may already run
             raise
 
-    def _create_scratch(self, scratch: Scratch, spec: JobSpec, digest: str) -> None:
+    def _create_scratch(self, scratch: Scratch, spec: JobSpec, digest: str, out: BinaryIO) -> None:
         command = list(spec.command)
         if command[0] == "python":
             command[0] = sys.executable
@@ -286,15 +289,21 @@ class ProcessRuntime:
         for folder in _FOLDERS:
             scratch.folder(folder).mkdir(mode=0o700)
         for path, content in sdk_files().items():
+            _check_claimed(scratch, out)
             target = scratch.folder("sdk") / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
         for path, local in job_files(spec):
-            if not scratch.job.exists():
-                raise JobLostError(f"the job in {scratch.path} was removed before its start")
+            _check_claimed(scratch, out)
             target = scratch.path / path
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(local, target)
+
+
+def _check_claimed(scratch: Scratch, out: BinaryIO) -> None:
+    """Raise if the folder was removed: another job may since use its path."""
+    if not is_claimed(out):
+        raise JobLostError(f"the job in {scratch.path} was removed before its start")
 
 
 def _is_own_folder(path: Path) -> bool:

@@ -29,13 +29,13 @@ from paceline.runtime._docker_container import (
     owner_of,
 )
 from paceline.runtime._docker_images import Images
-from paceline.runtime._docker_limits import WriteLimits, check_limits
 from paceline.runtime._docker_options import DockerOptions
 from paceline.runtime.archive import change_owner, tar_stream
 from paceline.runtime.base import Job, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, spec_digest
 from paceline.runtime.docker_errors import engine_call
 from paceline.runtime.docker_job import PERIOD_US, DockerJob, remove_container
+from paceline.runtime.docker_limits import WriteLimits, check_limits
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -107,11 +107,12 @@ class DockerRuntime:
         check_spec(spec)
         info = self._info()
         check_capacity(spec, float(info["NCPU"]))
-        check_limits(info, spec)
         if not spec.image:
             raise InvalidInputError("image", spec.image, "the name of a container image")
-        if not docker_images.has_image(self._client, spec.image) and not self._can_reattach(spec):
-            self._images.pull_missing(self._client, spec.image)
+        if not self._can_reattach(spec):
+            check_limits(info, spec)
+            if not docker_images.has_image(self._client, spec.image):
+                self._images.pull_missing(self._client, spec.image)
         network = DockerOptions.of(spec).network
         if network is not None and spec.team_network is not None:
             raise InvalidInputError("network", network, "None, because the jobs of a team use a private network")
@@ -297,7 +298,7 @@ class DockerRuntime:
             return None
 
     def _can_reattach(self, spec: JobSpec) -> bool:
-        """Return whether ``start`` would reattach to an existing container of ``spec`` and not need the image."""
+        """Return whether ``start`` would reattach to an existing container of ``spec`` and not create one."""
         existing = self._find_by_name(container_name(spec.name))
         return existing is not None and _is_started(existing, spec_digest(spec))
 

@@ -48,10 +48,15 @@ def claim(scratch: Scratch) -> BinaryIO:
     out = scratch.launcher_log.open("ab")
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(out.fileno()).st_nlink:  # else another process has deleted the folder
+        if is_claimed(out):
             return out
     out.close()
     raise RuntimeUnavailableError(f"another process is starting or running the job in {scratch.path}")
+
+
+def is_claimed(out: BinaryIO) -> bool:
+    """Return whether the folder of a lock still exists. A removal of all jobs does not wait for the lock."""
+    return os.fstat(out.fileno()).st_nlink > 0
 
 
 def launch(scratch: Scratch, out: BinaryIO) -> None:

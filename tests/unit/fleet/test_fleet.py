@@ -171,6 +171,16 @@ def test_check_compares_the_gpus_that_an_engine_reports(write_fleet):
     assert problems_with(2) == []
 
 
+def test_check_names_the_limits_that_an_engine_discards(write_fleet):
+    engine = FakeEngine(64, 256.0, runtimes=("runc", "nvidia"))
+    engine.info().update(CpuCfsQuota=True, MemoryLimit=False, PidsLimit=False)
+    result = next(iter(check(load(write_fleet(FLEET)), lambda worker: engine)))
+    memory, processes = result.problems
+    assert memory.startswith("its engine discards the limit memory_bytes, which needs a kernel with cgroup_enable=")
+    assert processes.startswith("its engine discards the limit max_processes")
+    assert result.cores == 64
+
+
 def test_engine_has_the_gpus_of_all_machines_that_share_it():
     first, second = (Machine(name=name, kind="server", cores=8, gpus=2, memory_gib=8) for name in ("first", "second"))
     elsewhere = Machine(name="hall", kind="server", cores=8, gpus=4, memory_gib=8, engine_conn_id="hall_docker")

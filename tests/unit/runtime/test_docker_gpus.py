@@ -14,7 +14,7 @@ import pytest
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.runtime import DockerRuntime, JobSpec, docker_gpus, gpus
 from paceline.runtime._docker_container import create, file_entries
-from paceline.runtime._docker_limits import WriteLimits
+from paceline.runtime.docker_limits import WriteLimits
 
 SHARES = JobSpec(
     "train", ["python"], 0.45, image="trainer", gpus=2, shares_gpus=True, cores_per_device=math.inf, disk_bytes=None

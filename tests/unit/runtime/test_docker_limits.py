@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker.errors import APIError
+from docker.errors import APIError, NotFound
 
 from paceline.errors import InvalidInputError
 from paceline.runtime import DockerRuntime, JobSpec
-from paceline.runtime._docker_limits import WriteLimits, check_limits
+from paceline.runtime._docker_container import LABEL_JOB, LABEL_SPEC
+from paceline.runtime.checks import spec_digest
+from paceline.runtime.docker_limits import WriteLimits, check_limits
 
 SPEC = JobSpec("job", ["python"], 1, image="image", disk_bytes=2**30, memory_bytes=2**28)
 NO_PQUOTA = "--storage-opt is supported only for overlay over xfs with 'pquota' mount option"
@@ -28,9 +30,15 @@ class Engine:
         self._info, self._error = info, error
         self.created: list[dict[str, Any]] = []
         self.warnings: list[str] | None = None
+        self.container: dict[str, Any] | None = None
 
     def info(self) -> dict[str, Any]:
         return self._info
+
+    def inspect_container(self, name: str) -> dict[str, Any]:
+        if self.container is None:
+            raise NotFound(f"no container {name}")
+        return self.container
 
     def create_container(self, _image: str, *, host_config: dict[str, Any]) -> dict[str, str]:
         self.created.append(host_config)
@@ -100,17 +108,28 @@ def test_full_disk_is_not_taken_for_a_missing_limit() -> None:
     [
         (
             "CpuCfsQuota",
-            "devices: got 1, expected an engine that applies this limit: .* controller 'cpu' to the engine",
+            "devices: got 1, expected an engine that applies this limit: a kernel with CONFIG_CFS_BANDWIDTH, and the "
+            "cgroup controller 'cpu' delegated to a rootless engine",
         ),
-        ("MemoryLimit", "memory_bytes: got 268435456, expected an engine .* controller 'memory' to the engine"),
-        ("PidsLimit", "max_processes: got 512, expected an engine .* controller 'pids' to the engine"),
+        ("MemoryLimit", "memory_bytes: got 268435456, expected .* cgroup_enable=memory, .* 'memory' delegated"),
+        ("PidsLimit", "max_processes: got 512, expected an engine .* controller 'pids' delegated"),
     ],
 )
 def test_engine_that_would_discard_a_limit_is_rejected(reported: str, message: str) -> None:
-    """As a rootless engine without a delegated control group."""
+    """As a rootless engine without a delegated control group, or a kernel without the limit."""
     engine: Any = Engine({"NCPU": 4, "CpuCfsQuota": True, "MemoryLimit": True, "PidsLimit": True, reported: False})
     with pytest.raises(InvalidInputError, match=message):
         DockerRuntime(engine).check(SPEC)
+
+
+def test_running_job_without_a_limit_is_no_obstacle_to_reattach_to_it() -> None:
+    """A version of Paceline that did not check the limits may have started it."""
+    engine: Any = Engine({"NCPU": 4, "MemoryLimit": False})
+    labels = {LABEL_JOB: SPEC.name, LABEL_SPEC: spec_digest(SPEC)}
+    engine.container = {"Config": {"Labels": labels}, "State": {"Status": "running"}}
+    DockerRuntime(engine).check(SPEC)
+    with pytest.raises(InvalidInputError, match="memory_bytes"):
+        DockerRuntime(engine).check(replace(SPEC, environment={"TRY": "2"}))
 
 
 def test_limit_that_a_job_does_not_have_or_an_engine_does_not_report_is_no_obstacle() -> None:

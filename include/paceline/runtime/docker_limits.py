@@ -1,11 +1,11 @@
-"""Limits what a container can use and write, and where. Used by ``DockerRuntime``."""
+"""Limits what a container can use and write, and where. Used by ``DockerRuntime`` and ``paceline fleet check``."""
 
 from __future__ import annotations
 
 import logging
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError
@@ -24,29 +24,32 @@ _DRIVERS = ("overlay2", "zfs")
 # Answers of engines whose file system does not support the limit, for a container's layer and for a volume.
 _REJECTED = re.compile(r"--storage-opt|no quota support")
 _TMP_BYTES = 1024**3
-# What an engine reports about the limits that it can apply: its control group, and the field of a job with the limit.
+# What an engine reports about a limit that it can apply: the field of a job with the limit, its cgroup controller, and
+# the option with which a kernel has the limit.
 _CAN_LIMIT = {
-    "CpuCfsQuota": ("cpu", "devices"),
-    "MemoryLimit": ("memory", "memory_bytes"),
-    "PidsLimit": ("pids", "max_processes"),
+    "CpuCfsQuota": ("devices", "cpu", "CONFIG_CFS_BANDWIDTH"),
+    "MemoryLimit": ("memory_bytes", "memory", "cgroup_enable=memory"),
+    "PidsLimit": ("max_processes", "pids", "CONFIG_CGROUP_PIDS"),
 }
 
 
-def check_limits(info: Mapping[str, Any], spec: JobSpec) -> None:
-    """Raise if the engine would start the job without one of its limits. The engine itself only warns about that.
+def missing_limits(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each limit that an engine would discard, as the field of a job, and what the engine needs for it.
 
-    Parameters
-    ----------
-    info:
-        What the engine reports about itself. Podman does not report which limits it can apply.
-    spec:
-        The job.
+    ``info``: what the engine reports about itself. Podman does not report which limits it can apply.
     """
-    for key, (controller, field) in _CAN_LIMIT.items():
+    for key, (field, controller, option) in _CAN_LIMIT.items():
+        if info.get(key) is False:
+            delegation = f"the cgroup controller {controller!r} delegated to a rootless engine"
+            yield field, f"a kernel with {option}, and {delegation}"
+
+
+def check_limits(info: Mapping[str, Any], spec: JobSpec) -> None:
+    """Raise if the engine would start the job without one of its limits. The engine itself only warns about that."""
+    for field, needed in missing_limits(info):
         limit = getattr(spec, field)
-        if limit is not None and info.get(key) is False:
-            accepted = f"an engine that applies this limit: delegate the cgroup controller {controller!r} to the engine"
-            raise InvalidInputError(field, limit, accepted)
+        if limit is not None:
+            raise InvalidInputError(field, limit, f"an engine that applies this limit: {needed}")
 
 
 class WriteLimits:

@@ -180,7 +180,8 @@ while True: signal.pause()
 """
 
 
-def test_lease_ends_a_job_that_has_used_all_its_processes(harness: ContainerHarness) -> None:
+@pytest.mark.parametrize("limit_at_end", [1, 100])
+def test_lease_ends_a_job_that_has_used_all_its_processes(harness: ContainerHarness, limit_at_end: int) -> None:
     client = harness.client
     job = harness.runtime.start(harness.spec(STOPS, lease_s=20.0))
 
@@ -189,9 +190,9 @@ def test_lease_ends_a_job_that_has_used_all_its_processes(harness: ContainerHarn
 
     wait_for_line(job, "up")
     limit_processes(1)
-    # The watcher of the lease needs a process for the next second.
-    until(lambda: not any("sleep" in process for row in client.top(job.id)["Processes"] for process in row))
-    limit_processes(100)
+    # The watcher of the lease cannot start `sleep` for the next second, and waits in Python.
+    until(lambda: any("time.sleep" in process for row in client.top(job.id)["Processes"] for process in row))
+    limit_processes(limit_at_end)
     job.renew(1.0)
     assert job.wait(100)
     assert (job.status().exit_code, job.status().stopped) == (0, True)

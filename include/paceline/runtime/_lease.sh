@@ -7,34 +7,50 @@
 folder=$1 period=$2 grace=$3
 shift 3
 
-# Watch the lease of a process. At the job's limit on processes, a shell that cannot start `sleep` exits: replace it.
+# Replace this shell by one that does a step.
+go_on() {
+    exec /bin/sh "$0" "$folder" "$period" "$grace" "$@"
+}
+
+# Do a step after some seconds. At the job's limit on processes, a shell that cannot start `sleep` exits.
+after() {
+    delay=$1
+    shift
+    step=$*
+    trap wait_without_process EXIT
+    sleep "$delay" && go_on $step
+    exit
+}
+
+# Let Python wait in this process. Without Python, try again at once.
+wait_without_process() {
+    waits='import os, sys, time; time.sleep(float(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])'
+    command -v python3 && exec python3 -I -S -c "$waits" "$delay" /bin/sh "$0" "$folder" "$period" "$grace" $step
+    go_on --after "$delay" $step
+}
+
+# Compare the lease with the last renewal, since which the watcher has waited so many seconds.
 watch() {
-    pid=$1 last=$2 waited=$3 failed=$4
-    trap '[ "$failed" -ge 10000 ] || exec /bin/sh "$0" "$folder" "$period" "$grace" --watch "$pid" "$last" "$waited" $((failed + 1))' EXIT
-    while sleep "$period"; do
-        failed=0
-        read -r renewal seconds <"$folder/lease" || continue
-        if [ "$renewal" != "$last" ]; then
-            last=$renewal waited=0
-            continue
-        fi
-        waited=$((waited + period))
-        [ "$waited" -ge "$seconds" ] || continue
+    pid=$1 last=$2 waited=$3
+    read -r renewal seconds <"$folder/lease" || after "$period" --watch "$pid" "$last" "$waited"
+    if [ "$renewal" != "$last" ]; then
+        waited=0
+    elif [ "$waited" -ge "$seconds" ]; then
         # Not `:`, after whose failed redirection a shell exits. `<>` does not wait for a reader of a pipe.
         true <>"$folder/own/ended"
         kill -TERM "$pid"
-        sleep "$grace"
-        kill -KILL "$pid"
-        trap - EXIT
-        exit
-    done
+        after "$grace" --kill "$pid"
+    fi
+    after "$period" --watch "$pid" "$renewal" $((waited + period))
 }
 
-if [ "$1" = --watch ]; then
-    shift
-    watch "$@"
-    exit
-fi
-rm -f "$folder/own/ended"
-(watch $$ '' 0 0 &) </dev/null >/dev/null 2>&1
-exec "$@"
+case $1 in
+--after) shift && after "$@" ;;
+--watch) shift && watch "$@" ;;
+--kill) kill -KILL "$2" ;;
+*)
+    rm -f "$folder/own/ended"
+    (go_on --watch $$ - 0 &) </dev/null >/dev/null 2>&1
+    exec "$@"
+    ;;
+esac

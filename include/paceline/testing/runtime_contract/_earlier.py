@@ -143,6 +143,17 @@ class EarlierJobs:
         assert harness.runtime.find_job(f"{spec.name}-2", LABELS) is None
         job.remove()
 
+    def test_jobs_are_removed_by_their_labels(self, harness: RuntimeHarness) -> None:
+        jobs = []
+        for number in ("1", "2"):
+            spec = spec_of(harness, WAITS, name=f"{harness.mark}-{number}")
+            labels = {**spec.labels, "paceline.mark": f"{harness.mark}-{number}"}
+            jobs.append(harness.runtime.start(dataclasses.replace(spec, labels=labels)))
+        harness.runtime.remove_all({**LABELS, "paceline.mark": f"{harness.mark}-1"})
+        assert {name for name, _ in harness.runtime.jobs()} & {job.id for job in jobs} == {jobs[1].id}
+        assert jobs[1].status().state == "running"
+        jobs[1].remove()
+
     def test_record_is_kept_with_the_job_until_its_removal(self, harness: RuntimeHarness) -> None:
         job = harness.runtime.start(spec_of(harness, RESUMES))
         assert job.load_record() is None

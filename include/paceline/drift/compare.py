@@ -226,15 +226,9 @@ def compare(
         if groups is not None and units is not None:  # these tests assume independent rows
             before, after = before.iloc[units[0].first_rows()], after.iloc[units[1].first_rows()]
         if not too_few:
-            rows = reference_rows or len(reference), current_rows or len(current)
+            sampled = (reference_rows or len(reference)) / len(reference), (current_rows or len(current)) / len(current)
             problems += find_implausible_values(
-                chosen,
-                found.features,
-                before,
-                after,
-                settings,
-                (*predictions, actual),
-                (rows[0] / len(reference), rows[1] / len(current)),
+                chosen, found.features, before, after, settings, (*predictions, actual), sampled
             )
     if any(problem.severe for problem in problems):
         verdict, reason = "bad data", describe_severe(problems)

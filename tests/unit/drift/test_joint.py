@@ -161,12 +161,17 @@ for rows in ([12, 8], [8, 12]):  # of all shops together, each has 20
     windows.append(pd.DataFrame({"shop": codes, "customer": np.arange(400) // 4}))
 print(compare(*windows, groups="customer").features)
 """
-    seeds = [
-        subprocess.Popen(
-            [sys.executable, "-c", script], env={**os.environ, "PYTHONHASHSEED": str(seed)}, stdout=subprocess.PIPE
-        )
-        for seed in (1, 2)
-    ]
-    first, second = (process.communicate()[0].decode() for process in seeds)
+    command = [sys.executable, "-c", script]
+    first, second = (
+        subprocess.run(
+            command,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    )
     assert "chi-squared" in first
     assert first == second

@@ -252,7 +252,7 @@ def test_check_with_quality_settings_round_trips_through_json() -> None:
 
 
 def test_log_names_the_skipped_columns_and_the_infinite_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    odd = {"tags": pd.Series([["a"]] * 200), "wind": [np.inf, *range(199)]}
+    odd = {"tags": pd.Series([["a"]] * 200), "wind": [np.inf, *np.random.default_rng(0).permutation(199)]}
     current = write(tmp_path / "current.parquet", **odd)
     sensor = make_sensor(tmp_path, current, on_no_drift="succeed")
     sensor.reference = current

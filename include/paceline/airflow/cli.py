@@ -203,7 +203,7 @@ def _set_deadline(options: argparse.Namespace) -> int:
 
 
 def _author_of(job: dict[str, Any]) -> str:
-    """Return the user who has set the stored deadline, for the message that it is replaced."""
+    """Return who has set the present deadline, which the command replaces."""
     return f" (set by {by})" if (by := job["deadline"].get("by")) else ""
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _DELIMITERS = (",", ";", "\t", "|")
 _HEAD_CHARACTERS = 2**18  # from which the delimiter is determined
-# What may precede the header: empty lines, and the line with which Excel is told the delimiter.
+# What may precede the header: empty lines, and a line that names the delimiter for Excel, such as `sep=;`.
 _LINE_END = r"(?:\r\n|\r|\n)"
 _BEFORE_HEADER = re.compile(rf"{_LINE_END}*(?:sep=([^\w\s\"]|\t){_LINE_END})?{_LINE_END}*")
 _ROW_NAME, _TRAILING = "row names\0", "trailing\0"  # columns without a name in the header

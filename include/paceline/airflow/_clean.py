@@ -162,6 +162,7 @@ def _run_clean(options: argparse.Namespace, api: AirflowApi) -> int:
     if not options.remove or not orphans:
         print(f"Orphaned jobs: {len(orphans)} of {len(jobs)}." + (" Remove them with --remove." if orphans else ""))
         return 0
+    failures = 0
     for job in orphans:
         try:
             job.runtime.reattach(job.id).remove()
@@ -169,11 +170,12 @@ def _run_clean(options: argparse.Namespace, api: AirflowApi) -> int:
             pass
         except PacelineError as error:
             print(f"Could not remove {_short_id(job.id)}: {error}")
+            failures += 1
             continue
         print(f"Removed {_short_id(job.id)}")
         if job.owner != "unknown":
             _delete_keys(api, job)
-    return 0
+    return int(failures > 0)
 
 
 def _delete_keys(api: AirflowApi, job: FoundJob) -> None:

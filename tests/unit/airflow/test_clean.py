@@ -126,6 +126,27 @@ def test_removed_job_leaves_no_record_for_which_an_arbiter_would_reserve_devices
     assert airflow.stored.keys() == left
 
 
+def test_job_that_cannot_be_removed_is_named_and_the_others_are_removed(monkeypatch, capsys):
+    def refuse():
+        raise RuntimeUnavailableError("Read timed out.")
+
+    runtime = FakeRuntime(RUNNING, None)
+    monkeypatch.setattr(
+        runtime, "reattach", lambda job: SimpleNamespace(status=lambda: RUNNING, close=lambda: None, remove=refuse)
+    )
+    airflow = FakeAirflow("failed", "failed")
+    airflow.stored = {"pace": {}}
+    monkeypatch.setattr(_clean, "report_folders", lambda remove: None)
+    monkeypatch.setattr(_clean, "_available_runtimes", lambda *engines: [runtime, FakeRuntime(RUNNING, None)])
+    arguments = argparse.ArgumentParser()
+    _clean.add_command(arguments.add_subparsers(), [], lambda _: airflow)
+    options = arguments.parse_args(["clean", "--remove"])
+    assert options.run(options) == 1
+    printed = capsys.readouterr().out
+    assert "Could not remove job: Read timed out." in printed
+    assert "Removed job" in printed, "the other jobs are removed"
+
+
 @pytest.mark.parametrize("start", [None, "2030-01-01T00:00:01+00:00"])
 def test_job_of_another_airflow_with_the_same_names_is_unknown(start):
     airflow = FakeAirflow("failed", "failed")

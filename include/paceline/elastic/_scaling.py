@@ -114,7 +114,7 @@ class Scaling:
             reason = efficiency_text
             if saturated:
                 reason = f"network of {saturated} at {100 * self._window.network(saturated):.0f} %"
-            servers = now.with_servers(self._more_servers(), self._options.min_cores)
+            servers = self._with_more_servers()
             workers = now.with_workers(self._more_workers(used))
             one_kind = (servers, workers) if saturated else (workers, servers)
             both = servers.with_workers(min(len(workers.workers), self._max_workers(servers)))
@@ -219,13 +219,17 @@ class Scaling:
         return min(max(to_use_all, half_as_many_again), 2 * len(workers), self._max_workers(self.configuration))
 
     def _max_workers(self, configuration: TeamConfiguration) -> int:
-        return min(self._options.max_workers, int(sum(configuration.workers) / self._options.min_cores + _TOLERANCE))
+        """Return the most workers that the workers' cores suffice for; not fewer than there are."""
+        most = int(sum(configuration.workers) / self._options.min_cores + _TOLERANCE)
+        return max(min(self._options.max_workers, most), len(configuration.workers))
 
-    def _more_servers(self) -> int:
+    def _with_more_servers(self) -> TeamConfiguration:
+        """Return the configuration with more parameter servers; unchanged if the cores do not suffice for more."""
         options, now = self._options, self.configuration
         for_servers = now.cores - len(now.workers) * options.min_cores
         most = min(options.max_servers, int(for_servers / options.min_cores + _TOLERANCE))
-        return min(math.ceil(len(now.servers) * (1 + options.scale_up)), most)
+        number = min(math.ceil(len(now.servers) * (1 + options.scale_up)), most)
+        return now.with_servers(number, options.min_cores) if number > len(now.servers) else now
 
     def _try_step(self, step: Step, *, least_gain: float) -> Step | None:
         """Apply a step for evaluation, unless it was rejected before."""

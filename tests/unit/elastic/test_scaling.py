@@ -215,6 +215,17 @@ def test_server_with_less_than_one_core_keeps_enough_for_its_batches():
     assert server_cores_after(TeamConfiguration((0.1,), (0.7, 0.7)), 0.2, 60.0) > 0.3
 
 
+@pytest.mark.parametrize(("servers", "workers", "budget"), [(1, 8, 0.4), (1, 4, 0.2), (4, 2, 0.15), (1, 2, 0.15)])
+@pytest.mark.parametrize("used", [0.1, 0.9])
+def test_team_with_too_few_cores_for_more_nodes_gets_none(servers, workers, budget, used):
+    start = TeamConfiguration((2.0 / servers,) * servers, (2.0 / workers,) * workers)
+    scaling = Scaling(4.0, configuration=start)
+    scaling.set_budget(budget)
+    steps = scaling_steps_at_equal_usage(scaling, used)
+    assert [step.kind for step in steps] == ["settled"]
+    assert len(scaling.configuration.nodes) == servers + workers
+
+
 def test_team_without_a_bottleneck_is_not_scaled():
     scaling = Scaling(12.0, configuration=TeamConfiguration((0.1,), (5.95, 5.95)))
     healthy = Workload(compute_core_s=10.0, update_core_s=0.001, state_bytes=1e6)

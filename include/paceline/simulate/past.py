@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from math import inf, isfinite, nan
@@ -123,17 +124,20 @@ def write_jobs(jobs: Iterable[PastJob], file: Path) -> None:
 
 def has_past_jobs(file: Path) -> bool:
     """Return whether a CSV file has the columns of past jobs, and not those of a published trace."""
-    with file.open(newline="", encoding="utf-8", errors="replace") as stream:
-        return "work_s" in stream.readline().strip().split(",")
+    with file.open(newline="", encoding="utf-8-sig", errors="replace") as stream:
+        return "work_s" in re.findall(r"\w+", stream.readline())  # with any separator, also if the names are quoted
 
 
 def read_jobs(file: Path) -> list[PastJob]:
     """Read jobs in order of arrival. Raise InvalidInputError for a missing column, or a cell that is not accepted."""
     try:
-        with file.open(newline="", encoding="utf-8") as stream:
-            rows = csv.DictReader(stream)
-            if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
-                raise InvalidInputError(f"{file.name}, columns", rows.fieldnames, f"also {', '.join(missing)}")
+        with file.open(newline="", encoding="utf-8-sig") as stream:  # spreadsheets write a byte order mark
+            rows = csv.DictReader(stream, skipinitialspace=True)
+            names = rows.fieldnames or ()
+            if len(names) == 1 and ";" in names[0]:
+                raise InvalidInputError(f"{file.name}, columns", names[0], "columns separated by commas")
+            if missing := [name for name in COLUMNS if name not in names]:
+                raise InvalidInputError(f"{file.name}, columns", names, f"also {', '.join(missing)}")
             jobs = list(_read_rows(file, rows))
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidInputError("TRACE", str(file), f"a readable CSV file ({error})") from None

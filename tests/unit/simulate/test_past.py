@@ -22,6 +22,29 @@ def test_jobs_are_read_as_written_in_order_of_arrival(file: Path) -> None:
     assert read_jobs(file) == [SECOND, FIRST]
 
 
+def quote_header(text: str) -> str:
+    header, rest = text.split("\n", 1)
+    return ",".join(f'"{name}"' for name in header.rstrip("\r").split(",")) + "\n" + rest
+
+
+@pytest.mark.parametrize(
+    "save",
+    [lambda text: f"\N{BYTE ORDER MARK}{text}", quote_header, lambda text: text.replace(",", ", ")],
+    ids=["byte order mark", "quoted names", "spaces"],
+)
+def test_file_that_a_spreadsheet_has_saved_is_read(file: Path, save) -> None:
+    file.write_text(save(file.read_text(encoding="utf-8")), encoding="utf-8")
+    assert has_past_jobs(file)
+    assert read_jobs(file) == [SECOND, FIRST]
+
+
+def test_file_with_semicolons_is_rejected(file: Path) -> None:
+    file.write_text(file.read_text().replace(",", ";"))
+    assert has_past_jobs(file)
+    with pytest.raises(InvalidInputError, match=r"jobs.csv, columns: got .*, expected columns separated by commas"):
+        read_jobs(file)
+
+
 def test_job_is_as_fast_as_in_its_training_and_not_faster_on_more_than_it_can_use() -> None:
     speeds = FIRST.to_arrival(pool=4, unit=0.05).speeds["device"]
     assert (speeds.counts[0], speeds.counts[-1]) == (2, 40)

@@ -44,6 +44,14 @@ def test_arrivals_and_deadlines_are_ordered_and_relative_to_first_job(tmp_path, 
     assert second.speeds["device"] is tables["resnet50", 128]
 
 
+def test_byte_order_mark_of_a_spreadsheet_is_not_part_of_the_first_column(tmp_path, tables):
+    rows = [line.partition(",")[2] for line in ELASTICFLOW.splitlines()]
+    text = "\n".join(rows) + "\n"  # submission_time is the first column
+    (tmp_path / "trace.csv").write_text(text, encoding="utf-8-sig")
+    first, second = read_trace(tmp_path / "trace.csv", tables)
+    assert (first.arrives_s, second.arrives_s) == (0.0, 100.0)
+
+
 def test_philly_columns_and_pollux_applications_are_read(tmp_path, tables):
     (only,) = read_trace(write_trace(tmp_path, PHILLY), tables)
     assert (only.work, only.deadline_s) == (1200.0, 83.0)

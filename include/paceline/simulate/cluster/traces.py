@@ -83,7 +83,7 @@ def read_trace(file: Path, tables: Mapping[tuple[str, int], Speeds], *, jobs: in
 
 def _read_rows(field: str, file: Path) -> list[dict[str, str]]:
     try:
-        with file.open(newline="") as stream:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
             return list(csv.DictReader(stream))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidInputError(field, str(file), f"a readable CSV file ({error})") from None

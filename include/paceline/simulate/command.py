@@ -276,12 +276,13 @@ def _counted(jobs: Sequence[PastJob]) -> str:
 
 def _workload_of(jobs: Sequence[PastJob], args: argparse.Namespace) -> _Workload:
     from paceline.allocate import Node
+    from paceline.simulate.past import common_unit
 
     if args.nodes is None:
         raise InvalidInputError("--nodes", None, "the number of cores or devices in the pool")
-    unit = min(job.quantum for job in jobs)
+    unit = common_unit(jobs, args.nodes)
     arrivals = [job.to_arrival(args.nodes, unit) for job in jobs]
-    return _Workload(arrivals, [Node("pool", int(args.nodes / unit + 1e-6))], unit=unit, past=True)
+    return _Workload(arrivals, [Node("pool", round(args.nodes / unit))], unit=unit, past=True)
 
 
 def _workload(args: argparse.Namespace) -> _Workload:

@@ -9,7 +9,8 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from math import inf, isfinite, nan
+from fractions import Fraction
+from math import gcd, inf, isfinite, lcm, nan
 from pathlib import Path
 
 from paceline.allocate import DEVICE, Speeds
@@ -99,6 +100,18 @@ class PastJob:
 
 
 COLUMNS = tuple(field.name for field in fields(PastJob))
+
+
+def common_unit(jobs: Iterable[PastJob], pool: int) -> float:
+    """Return the greatest number of devices of which the pool and the quantum of each job are multiples.
+
+    >>> job = PastJob("churn", 0, 600, work_s=400, exponent=1, fixed_s=20, usable_devices=None, min_devices=0.3,
+    ...     max_devices=0.9, quantum=0.3, priority_weight=1)
+    >>> common_unit([job], pool=6), common_unit([job], pool=1)
+    (0.3, 0.1)
+    """
+    quanta = [Fraction(str(job.quantum)).limit_denominator(10**6) for job in jobs] + [Fraction(pool)]
+    return float(Fraction(gcd(*(one.numerator for one in quanta)), lcm(*(one.denominator for one in quanta))))
 
 
 def from_first_arrival(jobs: Iterable[PastJob]) -> list[PastJob]:

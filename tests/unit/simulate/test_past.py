@@ -1,11 +1,12 @@
 """The CSV file of past trainings is read as it was written, and an invalid cell is named."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from paceline.errors import InvalidInputError
-from paceline.simulate.past import PastJob, has_past_jobs, read_jobs, write_jobs
+from paceline.simulate.past import PastJob, common_unit, has_past_jobs, read_jobs, write_jobs
 
 FIRST = PastJob("a", 10.0, 610.0, 400.0, 1.0, 20.0, 1.5, 0.1, 2.0, 0.05, 1)
 SECOND = PastJob("b", 0.0, None, 100.0, 0.9, 0.0, None, 1.0, 4.0, 1.0, 7)
@@ -50,6 +51,21 @@ def test_job_is_as_fast_as_in_its_training_and_not_faster_on_more_than_it_can_us
     assert (speeds.counts[0], speeds.counts[-1]) == (2, 40)
     assert [420 / speeds.at(count) for count in (20, 40)] == pytest.approx([420, 400 / 1.5 + 20])
     assert FIRST.to_arrival(pool=1, unit=0.05).speeds["device"].counts[-1] == 20, "not more than the pool has"
+
+
+@pytest.mark.parametrize(
+    ("quanta", "pool", "unit", "counts"),
+    [
+        ((0.25, 0.1), 2, 0.05, [(5, 10, 15, 20), (2, 4, 6, 8, 10, 12, 14, 16, 18, 20)]),
+        ((1.0, 0.3), 1, 0.1, [(10,), (3, 6, 9)]),
+        ((4.0, 6.0), 12, 2.0, [(2, 4, 6), (3, 6)]),
+    ],
+)
+def test_each_job_gets_all_multiples_of_its_quantum(quanta, pool, unit, counts) -> None:
+    most = max(1.0, *quanta) if pool < 12 else 12.0
+    jobs = [replace(FIRST, min_devices=one, max_devices=most, quantum=one) for one in quanta]
+    assert common_unit(jobs, pool) == unit
+    assert [job.to_arrival(pool, unit).speeds["device"].counts for job in jobs] == counts
 
 
 @pytest.mark.parametrize(

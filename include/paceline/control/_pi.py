@@ -91,13 +91,13 @@ class PIController:
         setpoint_pct, progress_pct:
             Setpoint and progress in percent.
         pending:
-            Whether the last allocation has not taken effect yet. If so, the step returns the same allocation again and
-            does not change the integral.
+            Whether the last allocation has not taken effect yet. If so, the step returns the same allocation again, but
+            not more than the ceiling, and does not change the integral.
         ceiling:
             Ceiling in devices, below ``limits.max_devices``.
         """
         if pending and self.devices is not None:
-            return self.devices
+            return min(self.devices, self.limits.quantize(self.devices, ceiling))
         error_pct = setpoint_pct - progress_pct
         gain, eta = self.gains.gain, self.gains.integral_weight
         new_integral = self.integral + eta * self._last_error_pct

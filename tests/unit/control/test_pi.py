@@ -42,7 +42,9 @@ def test_output_respects_limits_quantum_and_ceiling(steps, bounds):
         devices_before, integral_before = controller.devices, controller.integral
         devices = controller.step(setpoint, progress, pending=pending, ceiling=ceiling)
         if pending and devices_before is not None:
-            assert (devices, controller.integral) == (devices_before, integral_before)
+            assert controller.integral == integral_before
+            assert (devices == devices_before) or (ceiling is not None and devices <= ceiling < devices_before)
+            assert ceiling is None or devices <= ceiling
             continue
         assert devices <= limits.max_devices
         if ceiling is None:
@@ -51,6 +53,13 @@ def test_output_respects_limits_quantum_and_ceiling(steps, bounds):
             assert devices <= max(ceiling, 0)
         steps_taken = devices / limits.quantum
         assert devices in (limits.min_devices, limits.max_devices) or steps_taken == pytest.approx(round(steps_taken))
+
+
+def test_lower_ceiling_applies_while_an_allocation_is_pending():
+    controller = PIController(Limits(0.1, 4.0), Gains(1.0, 0.3))
+    assert controller.step(50, 0) == 4.0
+    assert controller.step(51, 0, pending=True, ceiling=0.5) == 0.5
+    assert controller.step(52, 0, pending=True) == 4.0
 
 
 def test_integral_does_not_wind_up_at_a_limit():

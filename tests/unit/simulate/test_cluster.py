@@ -281,6 +281,14 @@ def test_bug_time_counts_from_the_start_of_training_and_cancellation_time_from_a
     assert (result.done, result.broken, result.cancelled) == (0, 1, 2)
 
 
+def test_job_that_breaks_soon_after_a_late_start_ends():
+    """At 150,000 s, the time of the clock is rounded by more than a billionth of a millisecond."""
+    arrivals = [Arrival("bug", 150_000.3, 100.0, CURVE, breaks_after_s=1e-3)]
+    result, outcomes = run(arrivals, fifo())
+    assert (outcomes["bug"].status, result.broken) == ("broken", 1)
+    assert outcomes["bug"].departed_s == pytest.approx(150_000.301)
+
+
 def test_costs_of_energy_and_tardiness_are_added_up():
     nodes = [Node("pool", 2, cost_per_s=(0.5, 2.0, 3.0))]
     curve = {"device": Speeds.linear(2)}

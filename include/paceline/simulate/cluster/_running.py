@@ -109,8 +109,12 @@ class RunningJob:
         view.since_s = self.since_s
         view.speed = self.speed * estimated
 
+    @property
+    def breaks_s(self) -> float:
+        """The time at which the job breaks if it keeps devices."""
+        return self.since_s + self.arrival.breaks_after_s - self.trained_s if self.view.held is not None else inf
+
     def next_event_s(self) -> float:
         """Return the time of the next event: the job ends, fails or reaches its target speed."""
         ends_s = self.since_s + self.work_left / self.speed if self.speed else inf
-        breaks_s = self.since_s + self.arrival.breaks_after_s - self.trained_s if self.view.held is not None else inf
-        return min(ends_s, breaks_s, self.full_speed_s)
+        return min(ends_s, self.breaks_s, self.full_speed_s)

@@ -182,7 +182,7 @@ class Simulation:
         if job.work_left <= _DONE * job.arrival.work or ends_s <= self.now_s:  # the rest is a rounding error
             self._remove_job(job, "done")
             return True
-        if job.trained_s >= job.arrival.breaks_after_s * (1 - _DONE):
+        if job.trained_s >= job.arrival.breaks_after_s * (1 - _DONE) or job.breaks_s <= self.now_s:
             self._remove_job(job, "broken")
             return True
         if job.full_speed_s <= self.now_s:

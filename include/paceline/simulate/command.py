@@ -88,7 +88,13 @@ def add_command(
     simulate.add_argument(
         "--throughputs", type=Path, metavar="FOLDER", help="folder with a file MODEL.csv for each model"
     )
-    simulate.add_argument("--jobs", type=int, default=None, help="number of jobs to read or generate")
+    simulate.add_argument(
+        "--jobs",
+        type=int,
+        default=None,
+        metavar="N",
+        help="simulate only the first N jobs (all); for ANDREAS, generate N jobs (ten per node)",
+    )
     simulate.add_argument("--seed", type=int, default=0, help="random seed (%(default)s)")
     simulate.add_argument(
         "--period", type=float, default=300.0, metavar="S", help="seconds between regular decisions (%(default)s)"
@@ -300,7 +306,10 @@ def _workload(args: argparse.Namespace) -> _Workload:
         return _Workload(list(arrivals), list(nodes), PUE)
     pool = [Node("pool", number)]
     if args.trace in _MODELARTS:
-        return _Workload(modelarts_workload(args.seed, **_MODELARTS[args.trace])[: args.jobs], pool)
+        arrivals = modelarts_workload(args.seed, **_MODELARTS[args.trace])
+        if args.jobs and args.jobs > len(arrivals):
+            raise InvalidInputError("--jobs", args.jobs, f"at most {len(arrivals)}, the jobs of {args.trace}")
+        return _Workload(arrivals[: args.jobs], pool)
     from paceline.simulate.cluster.traces import read_throughputs, read_trace
 
     file = Path(args.trace)

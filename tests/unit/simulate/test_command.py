@@ -96,6 +96,7 @@ def test_rejected_jobs_and_broken_promises_are_counted(tmp_path, capsys):
         (["modelarts", "--nodes", "0"], "--nodes: got 0"),
         (["modelarts", "--pause", "-1"], "pause_s: got -1.0"),
         (["modelarts", "--jobs", "0"], "--jobs: got 0"),
+        (["modelarts", "--jobs", "448"], "--jobs: got 448, expected at most 447, the jobs of modelarts"),
         (["modelarts", "--jobs", "1", "--json", "/"], "--json: got '/', expected a file that can be written"),
         (["modelarts", "--jobs", "1", "--picture", "queue"], "--picture: got 'queue', expected a file with a suffix"),
     ],

@@ -151,8 +151,10 @@ class EarlierJob:
             return runtime.start(spec)
         if is_same:
             self._host.log.info("Restarting the job of an earlier try: %s", self._start_of_restart())
+            team = self._host.team(job)
+            set_devices = job.resize if team is None else team.resume  # a team does not grow to its budget at once
             with contextlib.suppress(ResizePendingError):  # the control loop looks again
-                call(lambda: job.resize(spec.devices))  # an earlier try may have chosen other devices
+                call(lambda: set_devices(spec.devices))  # an earlier try may have chosen other devices
             call(job.restart)
             return job
         self._host.log.warning(

@@ -21,7 +21,9 @@ from paceline.errors import (
     TrainingFailedError,
     UnsuitableCodeError,
 )
-from paceline.runtime import JobStatus, Usage
+from paceline.run import MemoryState
+from paceline.run._earlier import EarlierJob
+from paceline.runtime import JobSpec, JobStatus, Usage
 from paceline.train.job import EXIT_EXCLUDED, EXIT_REJECTED, EXIT_STATE_LOST, EXIT_TERMINATED
 from paceline.train.progress import Progress
 
@@ -74,6 +76,9 @@ class StubJob:
         if self.error:
             raise self.error
         self.removed = True
+
+    def close(self) -> None:
+        pass
 
     def usage(self) -> Usage:
         if self.gone:
@@ -332,6 +337,21 @@ def test_reattached_team_keeps_the_model_of_a_worker_that_has_ended(code: int, l
     team = TeamRuntime(containers, Mock()).reattach("id of ps-0")
     assert team.cores == pytest.approx(2.0 if left else 3.0)
     assert jobs["worker-1"].removed is left
+
+
+def test_team_that_a_retry_restarts_does_not_grow_to_its_budget_at_once() -> None:
+    jobs = {name: StubJob(1.0) for name in ("ps-0", "worker-0", "worker-1")}
+    for job in jobs.values():
+        job.exit_code = 1
+    containers = Mock(labels_of=Mock(return_value={LABEL_TEAM: "team"}))
+    containers.find_all.return_value = [(job, {LABEL_NODE: name}, 1.0) for name, job in jobs.items()]
+    runtime = TeamRuntime(containers, Mock())
+    team = runtime.reattach("id of ps-0")
+    handle = Mock(job=team, store=MemoryState(), call_engine=lambda call: call())
+    earlier = EarlierJob(handle, Mock(team=lambda job: job))
+    assert earlier.restart(runtime, JobSpec("team", ["python"], 12.0)) is team
+    assert [(job.starts, job.cores) for job in jobs.values()] == [(2, 1.0)] * 3
+    assert team._scaling.budget == 12.0
 
 
 def test_late_parameter_server_does_not_block_the_end(team: StubTeam) -> None:

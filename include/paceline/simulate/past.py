@@ -18,8 +18,9 @@ from paceline.arbiter import allowed_counts
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster import Arrival
 
+_NOT_NEGATIVE = ("exponent", "fixed_s")
 _OPTIONAL = ("usable_devices", "deadline_s")
-_POSITIVE = ("work_s", "exponent", "min_devices", "max_devices", "quantum", "usable_devices")
+_POSITIVE = ("work_s", "min_devices", "max_devices", "quantum", "usable_devices")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class PastJob:
     work_s:
         Seconds on one device, without ``fixed_s``.
     exponent:
-        Exponent of the speed-up: 1 for a job that is twice as fast on twice as many devices.
+        Exponent of the speed-up: 1 for a job that is twice as fast on twice as many devices, 0 if it is not faster.
     fixed_s:
         Seconds that do not depend on the devices: start-up, pauses between epochs, and what comes after the last batch.
     usable_devices:
@@ -80,6 +81,7 @@ class PastJob:
         """
         counts = allowed_counts(self.min_devices, self.max_devices, self.quantum, int(pool / unit + 1e-6), unit)
         if not counts:
+            _check_limits(self, unit)
             accepted = f"at least {self.min_devices:g}, the smallest allocation of the job {self.name}"
             raise InvalidInputError("--nodes", pool, accepted)
         work_s = self.work_s + self.fixed_s
@@ -100,6 +102,14 @@ class PastJob:
 
 
 COLUMNS = tuple(field.name for field in fields(PastJob))
+
+
+def _check_limits(job: PastJob, unit: float) -> None:
+    """Raise InvalidInputError if no pool is large enough for a job, because no allocation is within its limits."""
+    smallest, largest, quantum = job.min_devices, job.max_devices, job.quantum
+    if not allowed_counts(smallest, largest, quantum, pool=round(largest / unit) + 1, unit=unit):
+        accepted = f"a multiple of the quantum {quantum:g} between them"
+        raise InvalidInputError(f"{job.name}, min_devices and max_devices", f"{smallest:g} and {largest:g}", accepted)
 
 
 def common_unit(jobs: Iterable[PastJob], pool: int) -> float:
@@ -177,7 +187,7 @@ def _read_cell(row: Mapping[str, str], name: str, line: str) -> float | None:
         value = float(text)
     except (TypeError, ValueError):
         value = nan
-    if not isfinite(value) or (name in _POSITIVE and value <= 0) or (name == "fixed_s" and value < 0):
-        kind = "a number above 0" if name in _POSITIVE else "0 or more" if name == "fixed_s" else "a number"
+    if not isfinite(value) or (name in _POSITIVE and value <= 0) or (name in _NOT_NEGATIVE and value < 0):
+        kind = "a number above 0" if name in _POSITIVE else "0 or more" if name in _NOT_NEGATIVE else "a number"
         raise InvalidInputError(f"{line}, {name}", text, f"{kind}, or nothing" if name in _OPTIONAL else kind)
     return value

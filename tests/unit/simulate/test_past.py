@@ -39,6 +39,13 @@ def test_file_that_a_spreadsheet_has_saved_is_read(file: Path, save) -> None:
     assert read_jobs(file) == [SECOND, FIRST]
 
 
+def test_job_that_more_devices_do_not_make_faster_is_read(file: Path) -> None:
+    write_jobs([replace(FIRST, exponent=0.0)], file)
+    (job,) = read_jobs(file)
+    speeds = job.to_arrival(pool=4, unit=0.05).speeds["device"]
+    assert set(speeds.per_s) == {1.0}
+
+
 def test_file_with_semicolons_is_rejected(file: Path) -> None:
     file.write_text(file.read_text().replace(",", ";"))
     assert has_past_jobs(file)
@@ -69,6 +76,20 @@ def test_each_job_gets_all_multiples_of_its_quantum(quanta, pool, unit, counts) 
 
 
 @pytest.mark.parametrize(
+    ("limits", "pool", "message"),
+    [
+        ((2.0, 1.0), 4, "a, min_devices and max_devices: got '2 and 1', expected a multiple of the quantum 0.05"),
+        ((0.12, 0.13), 4, "a, min_devices and max_devices: got '0.12 and 0.13', expected a multiple of the quantum"),
+        ((2.0, 3.0), 1, "--nodes: got 1, expected at least 2, the smallest allocation of the job a"),
+    ],
+)
+def test_limits_without_an_allocation_are_told_from_a_pool_that_is_too_small(limits, pool, message) -> None:
+    job = replace(FIRST, min_devices=limits[0], max_devices=limits[1])
+    with pytest.raises(InvalidInputError, match=message):
+        job.to_arrival(pool, unit=0.05)
+
+
+@pytest.mark.parametrize(
     ("before", "after", "message"),
     [
         ("a,10.0", "b,10.0", "jobs.csv line 3, name: got 'b', expected a unique name"),
@@ -76,6 +97,7 @@ def test_each_job_gets_all_multiples_of_its_quantum(quanta, pool, unit, counts) 
         ("400.0", "0", "line 2, work_s: got '0', expected a number above 0"),
         ("610.0", "soon", "line 2, deadline_s: got 'soon', expected a number, or nothing"),
         ("20.0", "-1", "line 2, fixed_s: got '-1', expected 0 or more"),
+        ("400.0,1.0", "400.0,-1", "line 2, exponent: got '-1', expected 0 or more"),
         ("10.0", "nan", "line 2, arrives_s: got 'nan', expected a number"),
         ("quantum", "step", "columns: got .*, expected also quantum"),
         ("a,", "\N{LATIN SMALL LETTER E WITH ACUTE},", "expected a readable CSV file"),

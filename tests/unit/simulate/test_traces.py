@@ -105,6 +105,9 @@ def test_folder_without_tables_is_rejected(tmp_path, tables):
         ("a,100", "a,nan", "line 3, submission_time: got 'nan', expected a number"),
         ("150,64", "150,inf", "line 3, batch_size: got 'inf', expected a number"),
         ("64,2,", "64,nan,", "line 3, num_gpu: got 'nan', expected a number"),
+        ("64,2,", "64,-1,", "line 3, num_gpu: got -1.0, expected a whole number, 1 or more"),
+        ("150,64", "150,64.7", "line 3, batch_size: got 64.7, expected a whole number, 1 or more"),
+        ("100,50", "100,0", "line 3, num_iteration: got 0.0, expected a number above 0"),
         ("job_id", "\N{LATIN SMALL LETTER E WITH ACUTE}", "trace.csv', expected a readable CSV file"),
     ],
 )
@@ -120,6 +123,19 @@ def test_unusable_cell_of_a_pollux_trace_is_named(tmp_path, tables, field):
     row = dict(zip(*(line.split(",") for line in POLLUX.splitlines()), strict=True)) | {field: "many"}
     with pytest.raises(InvalidInputError, match=f"trace.csv line 2, {field}: got 'many', expected a number"):
         list(read_trace(write_trace(tmp_path, f"{','.join(row)}\n{','.join(row.values())}\n"), tables))
+
+
+@pytest.mark.parametrize("field", ["num_replicas", "batch_size"])
+def test_count_of_a_pollux_trace_is_a_whole_number(tmp_path, tables, field):
+    row = dict(zip(*(line.split(",") for line in POLLUX.splitlines()), strict=True)) | {field: "0"}
+    with pytest.raises(InvalidInputError, match=f"trace.csv line 2, {field}: got 0.0, expected a whole number"):
+        list(read_trace(write_trace(tmp_path, f"{','.join(row)}\n{','.join(row.values())}\n"), tables))
+
+
+def test_second_row_with_the_same_batch_size_is_rejected(tmp_path):
+    (tmp_path / "resnet50.csv").write_text("global_batch_size,1,2\n64,10,18\n64,11,19\n")
+    with pytest.raises(InvalidInputError, match=r"resnet50.csv, batch size: got '64', expected one row for each"):
+        read_throughputs(tmp_path)
 
 
 @pytest.mark.parametrize("table", ["1,x\n64,10,18\n", "1,2\n64,10,fast\n", "1,2\n,10,18\n", "1,2\n64,10,18,20\n"])

@@ -51,6 +51,8 @@ def read_throughputs(folder: Path) -> dict[tuple[str, int], Speeds]:
             except (TypeError, ValueError):
                 accepted = "columns named by a number of devices, with numbers as cells"
                 raise InvalidInputError(f"{file.name}, batch size {batch}", row, accepted) from None
+            if (file.stem, size) in tables:
+                raise InvalidInputError(f"{file.name}, batch size", batch, "one row for each batch size")
             if measured:
                 counts = tuple(sorted(measured))
                 tables[file.stem, size] = Speeds(counts, tuple(measured[count] for count in counts))
@@ -123,14 +125,14 @@ def _elasticflow_arrival(
     def cell_number(name: str) -> float:
         return _cell_number(row, name, line)
 
-    speeds = _measured_speeds(tables, _cell_text(row, "model_name", line), int(cell_number("batch_size")), line)
+    speeds = _measured_speeds(tables, _cell_text(row, "model_name", line), _cell_count(row, "batch_size", line), line)
     return Arrival(
         name=str(index),
         arrives_s=cell_number("submission_time"),
-        work=cell_number("num_iteration"),
+        work=_cell_positive(row, "num_iteration", line),
         speeds={DEVICE: speeds},
         deadline_s=None if _has_empty_deadline(row) else cell_number("deadline"),
-        requested=int(cell_number("num_gpu")),
+        requested=_cell_count(row, "num_gpu", line),
     )
 
 
@@ -144,13 +146,13 @@ def _pollux_arrival(index: int, row: Mapping[str, str], tables: Mapping[tuple[st
     application = row["application"]
     if application not in POLLUX_DEVICE_HOURS:
         raise InvalidInputError(f"{line}, application", application, f"one of {sorted(POLLUX_DEVICE_HOURS)}")
-    speeds = _measured_speeds(tables, application, int(_cell_number(row, "batch_size", line)), line)
+    speeds = _measured_speeds(tables, application, _cell_count(row, "batch_size", line), line)
     return Arrival(
         name=_cell_text(row, "name", line),
         arrives_s=_cell_number(row, "time", line),
         work=3600 * POLLUX_DEVICE_HOURS[application] * speeds.per_s[0] / speeds.counts[0],
         speeds={DEVICE: speeds},
-        requested=int(_cell_number(row, "num_replicas", line)),
+        requested=_cell_count(row, "num_replicas", line),
     )
 
 
@@ -171,6 +173,20 @@ def _cell_number(row: Mapping[str, str], name: str, line: str) -> float:
     if not isfinite(number):
         raise InvalidInputError(f"{line}, {name}", text, "a number")
     return number
+
+
+def _cell_positive(row: Mapping[str, str], name: str, line: str) -> float:
+    number = _cell_number(row, name, line)
+    if number <= 0:
+        raise InvalidInputError(f"{line}, {name}", number, "a number above 0")
+    return number
+
+
+def _cell_count(row: Mapping[str, str], name: str, line: str) -> int:
+    number = _cell_number(row, name, line)
+    if number < 1 or not number.is_integer():
+        raise InvalidInputError(f"{line}, {name}", number, "a whole number, 1 or more")
+    return int(number)
 
 
 def _measured_speeds(tables: Mapping[tuple[str, int], Speeds], model: str, batch: int, line: str) -> Speeds:

@@ -83,6 +83,8 @@ def test_workload_is_ordered_and_reproducible_and_invalid_options_are_rejected()
     assert heterogeneous_workload(10, 50, seed=6)[0] != arrivals
     with pytest.raises(InvalidInputError, match="nodes"):
         heterogeneous_workload(1)
+    with pytest.raises(InvalidInputError, match="jobs: got 0, expected 1 or more"):
+        heterogeneous_workload(10, 0)
     with pytest.raises(InvalidInputError, match="mix"):
         heterogeneous_workload(10, mix="medium")
     with pytest.raises(InvalidInputError, match="load"):

@@ -74,7 +74,7 @@ def heterogeneous_workload(
     nodes:
         Number of nodes, 2 or more.
     jobs:
-        Number of jobs; by default ten per node.
+        Number of jobs, 1 or more; by default ten per node.
     mix:
         ``"small"``: two V100s or one T4 per node; ``"large"``: four V100s or two T4s.
     seed:
@@ -106,6 +106,8 @@ def heterogeneous_workload(
         raise InvalidInputError("nodes", nodes, "2 or more, at least one for each kind of GPU")
     if mix not in GPUS:
         raise InvalidInputError("mix", mix, f"one of {', '.join(GPUS)}")
+    if jobs is not None and jobs < 1:
+        raise InvalidInputError("jobs", jobs, "1 or more")
     gpus = GPUS[mix]
     kinds = [V100] * (nodes - nodes // 2) + [T4] * (nodes // 2)
     cluster = [
@@ -119,7 +121,7 @@ def heterogeneous_workload(
     # Work that the cluster completes per second, in seconds on one V100, if each job has one GPU.
     t4 = sum(network.t4 * network.epoch_s for network in NETWORKS) / sum(network.epoch_s for network in NETWORKS)
     power = kinds.count(V100) * gpus[V100] + kinds.count(T4) * gpus[T4] * t4
-    work = sum(one.work for one in drawn) / max(1, len(drawn))
+    work = sum(one.work for one in drawn) / len(drawn)
     arrivals = [
         Arrival(
             name=f"{one.network.name}-{number}",

@@ -296,6 +296,7 @@ def _workload(args: argparse.Namespace) -> _Workload:
     from paceline.allocate import Node
     from paceline.simulate.cluster.generate import modelarts_workload
     from paceline.simulate.cluster.heterogeneous import PUE, heterogeneous_workload
+    from paceline.simulate.cluster.traces import read_throughputs, read_trace, shifted_arrival
 
     number = args.nodes or _NODES
     if args.trace in ("andreas-small", "andreas-large"):
@@ -303,15 +304,14 @@ def _workload(args: argparse.Namespace) -> _Workload:
         arrivals, nodes = heterogeneous_workload(
             nodes=number, jobs=jobs, mix=args.trace.removeprefix("andreas-"), seed=args.seed
         )
-        return _Workload(list(arrivals), list(nodes), PUE)
+        first_s = arrivals[0].arrives_s
+        return _Workload([shifted_arrival(one, -first_s) for one in arrivals], nodes, PUE)
     pool = [Node("pool", number)]
     if args.trace in _MODELARTS:
         arrivals = modelarts_workload(args.seed, **_MODELARTS[args.trace])
         if args.jobs and args.jobs > len(arrivals):
             raise InvalidInputError("--jobs", args.jobs, f"at most {len(arrivals)}, the jobs of {args.trace}")
         return _Workload(arrivals[: args.jobs], pool)
-    from paceline.simulate.cluster.traces import read_throughputs, read_trace
-
     file = Path(args.trace)
     if not file.is_file():
         raise InvalidInputError("TRACE", args.trace, f"a file, or one of {', '.join(_SYNTHETIC)}")

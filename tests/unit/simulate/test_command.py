@@ -41,6 +41,13 @@ def test_energy_costs_of_heterogeneous_nodes_are_printed(capsys):
     assert 0 < float(rg[-3]) < 0.7 * float(edf[-3])
 
 
+@pytest.mark.parametrize("workload", ["andreas-small", "modelarts"])
+def test_times_of_generated_jobs_count_from_the_first_arrival(workload, tmp_path, capsys):
+    jobs = tmp_path / "jobs.csv"
+    assert simulate(workload, "--nodes", "16", "--jobs", "3", "--policy", "fifo", "--outcomes", str(jobs)) == 0
+    assert min(float(row["arrived_s"]) for row in csv.DictReader(jobs.open())) == 0.0
+
+
 def test_published_trace_is_simulated_with_its_throughputs(tmp_path, capsys):
     (tmp_path / "resnet50.csv").write_text("global_batch_size,1,2\n64,10,18\n")
     trace = tmp_path / "trace"

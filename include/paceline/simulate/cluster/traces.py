@@ -80,7 +80,7 @@ def read_trace(file: Path, tables: Mapping[tuple[str, int], Speeds], *, jobs: in
     )
     first_s = arrivals[0].arrives_s
     for one in arrivals[:jobs]:
-        yield _shifted_arrival(one, -first_s)
+        yield shifted_arrival(one, -first_s)
 
 
 def _read_rows(field: str, file: Path) -> list[dict[str, str]]:
@@ -108,11 +108,12 @@ def resample(trace: Sequence[Arrival], jobs: int, seed: int) -> Iterator[Arrival
     now_s = 0.0
     for number in range(jobs):
         one = draw.choice(trace)
-        yield replace(_shifted_arrival(one, now_s - one.arrives_s), name=f"{number}")
+        yield replace(shifted_arrival(one, now_s - one.arrives_s), name=f"{number}")
         now_s += draw.choice(gaps_s)
 
 
-def _shifted_arrival(one: Arrival, by_s: float) -> Arrival:
+def shifted_arrival(one: Arrival, by_s: float) -> Arrival:
+    """Return a job that arrives, and is due, ``by_s`` seconds later."""
     deadline_s = None if one.deadline_s is None else one.deadline_s + by_s
     return replace(one, arrives_s=one.arrives_s + by_s, deadline_s=deadline_s)
 

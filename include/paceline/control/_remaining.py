@@ -1,4 +1,4 @@
-"""The remaining work of a job: predicts the end for an allocation, and the allocation needed for a deadline."""
+"""The remaining work of a job: predicts its end and its speed for each allocation."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class RemainingWork:
     Examples
     --------
     >>> remaining = RemainingWork(work_s=100.0, exponent=1.0, after_s=2.0, sd=0.03, sd_devices=2.0, exponent_sd=0.1)
-    >>> remaining.seconds(4.0), remaining.devices(27.0)
-    (27.0, 4.0)
+    >>> remaining.seconds(4.0)
+    27.0
     >>> remaining.speeds_on([2.0, 4.0]), [round(sd, 3) for sd in remaining.sds_on([2.0, 4.0])]
     ((2.0, 4.0), [0.03, 0.076])
     """
@@ -58,14 +58,6 @@ class RemainingWork:
         sd, exponent_sd, known = self.sd, self.exponent_sd, math.log(self.sd_devices)
         in_use = self._all_in_use(devices)
         return tuple([math.hypot(sd, exponent_sd * (math.log(number) - known)) for number in in_use])
-
-    def devices(self, seconds: float) -> float | None:
-        """Return the devices needed to end the job within ``seconds``; ``None`` if no number of devices suffices."""
-        left_s = seconds - self.after_s
-        if left_s <= 0:
-            return None
-        needed = math.pow(self.work_s / left_s, 1 / self.exponent)
-        return None if self.usable_devices and needed > self.usable_devices else needed
 
     def _in_use(self, devices: float) -> float:
         return min(devices, self.usable_devices) if self.usable_devices else devices

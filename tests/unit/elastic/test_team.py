@@ -34,6 +34,7 @@ class StubJob:
     """A job that fails on demand."""
 
     def __init__(self, cores: float) -> None:
+        self.id = f"job {id(self)}"
         self.cores, self.exit_code, self.gone, self.removed, self.starts = cores, None, False, False, 1
         self.error: Exception | None = None
         self.restart_error: Exception | None = None

@@ -26,6 +26,14 @@ LIMITS = Limits(0.1, 2.0)
 _SCALING, _TAIL_S = 0.9, 0.5
 
 
+class ProcessKilled(Exception):
+    """Raised to end the control loop, as if the controlling process were killed."""
+
+
+def kill_process():
+    raise ProcessKilled
+
+
 class SimulatedClock:
     def __init__(self, now_s: float = 1_900_000_000.0) -> None:
         self.now_s = now_s

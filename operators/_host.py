@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ from paceline.runtime.checks import code_digest
 from . import _related_runs
 from ._arguments import AUTO
 from ._clock import origin
+from ._dags_test import OneAtATime, is_dags_test
 from ._identity import job_labels
 from ._others import Question
 from ._output import collect_output, default_output_path, describe_empty_output
@@ -127,8 +129,11 @@ class TaskHost(Host):
         self._ends_at = ends_at
         self._reporter: SampleReporter | None = None
         self._clock = clock or SystemClock()
-        self._others = Question(lambda stage: task.check_need(context, stage))
-        self.store: LiveState = context["task_state_store"]
+        self._others = Question(self._ask_others)
+        self._is_dags_test = is_dags_test()
+        store: LiveState = context["task_state_store"]
+        self.store = OneAtATime(store) if self._is_dags_test else store
+        self._turn = OneAtATime.turn if self._is_dags_test else contextlib.nullcontext()
         self.log = task.log
         self.pool = task.pool
         self.try_number, self.max_tries = ti.try_number or 1, ti.max_tries or 0
@@ -249,6 +254,10 @@ class TaskHost(Host):
 
     def collect(self, job: Job) -> str:
         """Copy the job's output to its destination, and return the destination."""
+        with self._turn:  # the destination may be a connection of Airflow
+            return self._collect(job)
+
+    def _collect(self, job: Job) -> str:
         place = self.output_place()
         earlier = CollectedOutput.read(self.store.get(OUTPUT))
         previous = earlier.names if earlier is not None and earlier.place == place else ()
@@ -285,7 +294,7 @@ class TaskHost(Host):
     def on_sample(self, sample: PaceSample) -> None:
         """Send the sample to Airflow's metrics and to the callbacks."""
         if self._reporter is None:
-            self._reporter = SampleReporter(self._context, self._callbacks, self.log)
+            self._reporter = SampleReporter(self._context, self._callbacks, self.log, self.store)
         self._reporter.report(sample)
 
     def mask(self, text: str) -> str:
@@ -294,7 +303,7 @@ class TaskHost(Host):
 
     def report_alert(self, alert: dict[str, Any], alerts: object) -> None:
         """Call the callbacks for an alert that the triggerer has noticed; ``alerts`` is its state of all alerts."""
-        self._reporter = SampleReporter(self._context, self._callbacks, self.log, alerts)
+        self._reporter = SampleReporter(self._context, self._callbacks, self.log, self.store, alerts)
         self._reporter.report_alert(alert)
 
     @property
@@ -317,9 +326,13 @@ class TaskHost(Host):
         if self._task.asks_others:
             self._others.check(stage)
 
+    def _ask_others(self, stage: str) -> None:
+        with self._turn:
+            self._task.check_need(self._context, stage)
+
     def task_status(self) -> TaskStatus:
         """Return the task's status in Airflow, or "unknown" if Airflow does not respond within 3.5 s."""
-        if is_dags_test():
+        if self._is_dags_test:
             return "over"  # `airflow dags test` has no other process that could continue the task
         retries = Retrying(  # because a busy API server may fail some calls
             retry=retry_if_not_exception_type((EOFError, ConnectionError)),  # the supervisor has ended
@@ -334,10 +347,3 @@ class TaskHost(Host):
         states = ti.get_task_states(dag_id=ti.dag_id, map_index=index, task_ids=[ti.task_id], run_ids=[ti.run_id])
         found = set(states.get(ti.run_id, {}).values())
         return "over" if not found or found & set(_ENDED_STATES) else "active"  # no state: the run has been deleted
-
-
-def is_dags_test() -> bool:
-    """Return whether `airflow dags test` runs the task, in its own process."""
-    from airflow.sdk.execution_time import task_runner
-
-    return type(getattr(task_runner, "SUPERVISOR_COMMS", None)).__name__ == "InProcessSupervisorComms"

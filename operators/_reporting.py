@@ -15,6 +15,8 @@ from paceline.run.alerts import Alerts
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from paceline.run import LiveState
+
 
 class Task(Protocol):
     """A task instance, also that of a trigger."""
@@ -61,14 +63,18 @@ class SampleReporter:
         Functions to call for each alert, for example notifiers.
     log:
         Log for alerts and for failures of callbacks.
+    store:
+        The task's state store.
     alerts:
         The alerts that another process of this try has sent. Default: those in the live state.
     """
 
-    def __init__(self, context: Context, callbacks: Sequence[Callback], log: Any, alerts: object = None) -> None:
+    def __init__(
+        self, context: Context, callbacks: Sequence[Callback], log: Any, store: LiveState, alerts: object = None
+    ) -> None:
         self._context, self._callbacks, self._log = context, callbacks, log
         self._metrics = SampleMetrics(context["ti"])
-        self._store = context["task_state_store"]
+        self._store = store
         self._alerts = Alerts(self._store.get(ALERTS) if alerts is None else alerts)
         self._failed = False
         self._queue: Queue[dict[str, Any] | None] = Queue()

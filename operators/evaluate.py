@@ -31,10 +31,10 @@ from paceline.registry.storage import digest_of
 from paceline.runtime.checks import check_devices
 from paceline.runtime.temporary import TemporaryFolder
 
+from ._dags_test import is_dags_test
 from ._deferral import UNNAMED_ENGINE, read_deferrable, time_limit, trigger_failure
 from ._direction import check_metric, direction
 from ._holdout import HoldOut
-from ._host import is_dags_test
 from ._identity import job_labels
 from ._job import JobOperator
 from ._repeats import repeated_lines

@@ -21,9 +21,10 @@ from paceline.run.within import within
 
 from . import _arguments
 from ._clock import task_clock
+from ._dags_test import is_dags_test
 from ._deferral import UNNAMED_ENGINE, read_deferrable, time_limit, trigger_failure
 from ._executor import REPORTED_WITHIN_S
-from ._host import TaskHost, is_dags_test
+from ._host import TaskHost
 from ._job import JobOperator
 from ._later_inputs import check_later_inputs
 from ._others import task_states

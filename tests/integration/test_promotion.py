@@ -141,3 +141,36 @@ def test_approval_is_for_the_version_in_the_question(
         return
     assert [f"Promote promoted version {promotion.version}?" for promotion in history] == [answered]
     assert "approved by" in history[-1].reason
+
+
+def test_airflow_dags_test_trains_and_promotes(airflow: AirflowProcess, tmp_path: Path) -> None:
+    registry, folder = tmp_path / "registry", airflow.dags_folder
+    text = f"""
+from airflow.sdk import DAG
+from paceline.operators import DeadlineTrainingOperator, EvaluateOperator, PromoteOperator
+
+with DAG("tried", schedule=None):
+    train = DeadlineTrainingOperator(
+        task_id="train", script="train_tried.py", runtime="process", deadline="5m", deferrable=True,
+        output={str(tmp_path / "out")!r},
+    )
+    evaluate = EvaluateOperator(
+        task_id="evaluate", model="tried", registry={str(registry)!r}, data={{"holdout.csv": __file__}},
+        challenger="{{{{ ti.xcom_pull('train')['model'] }}}}", script="score.py", metric="auc", runtime="process",
+    )
+    train >> evaluate >> PromoteOperator(task_id="promote", registry={str(registry)!r}, evaluation=evaluate.output)
+"""
+    train = """
+        from paceline.train import output_dir, track
+        for _ in track(range(10)):
+            pass
+        (output_dir() / "auc").write_text("0.7")
+    """
+    (folder / "train_tried.py").write_text(textwrap.dedent(train))
+    (folder / "score.py").write_text(SCORE)
+    with gates.temporary_dag(airflow, "tried", text):
+        tried = airflow.cli("dags", "test", "tried", timeout_s=LONG_S)
+    (folder / "train_tried.py").unlink()
+    (folder / "score.py").unlink()
+    assert tried.returncode == 0, tried.stdout
+    assert FileRegistry(registry).champion("tried").metrics["auc"] == 0.7

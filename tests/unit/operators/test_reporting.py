@@ -23,7 +23,7 @@ CONTEXT: Any = {"ti": SimpleNamespace(dag_id="retrain", task_id="train", map_ind
 
 
 def reporter_for(*callbacks: Any) -> SampleReporter:
-    return SampleReporter({**CONTEXT, "task_state_store": MemoryState()}, [*callbacks], logging.getLogger())
+    return SampleReporter(CONTEXT, [*callbacks], logging.getLogger(), MemoryState())
 
 
 def test_every_sample_is_sent_to_statsd(statsd: socket.socket) -> None:  # noqa: F811

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import itertools
 import os
 import random
 import tempfile
@@ -21,12 +22,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, RuntimeUnavailableError
 from paceline.runtime import JobSpec
 from paceline.runtime.kubernetes import KubernetesRuntime, PodJob
 
 QPS, BURST = 20, 40
 _STEP = 0.05  # quantum of the controller, in cores
+_TRIES = 3  # starts of a job before the benchmark fails
 
 
 class Counter:
@@ -133,10 +135,17 @@ class _Task:
     def start(self) -> float:
         """Start the job as an operator does; return the seconds."""
         began_s = time.monotonic()
-        self._runtime.find_job(self._spec.name, {})
-        self._runtime.capacity()
-        self._runtime.check(self._spec)
-        self._job = self._runtime.start(self._spec)
+        for tries in itertools.count(1):
+            self._runtime.find_job(self._spec.name, {})
+            self._runtime.capacity()
+            self._runtime.check(self._spec)
+            try:
+                self._job = self._runtime.start(self._spec)
+                break
+            except RuntimeUnavailableError as error:  # for example a busy node: Airflow starts the task again, too
+                if tries == _TRIES:
+                    raise
+                print(f"{self._spec.name} starts again: {error}")
         self._job.save_record({"job": self._job.id})
         return time.monotonic() - began_s
 

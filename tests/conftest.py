@@ -2,9 +2,10 @@
 
 A test marked ``docker`` needs a reachable engine (``DOCKER_HOST``, else the default socket) and the trainer image.
 A test marked ``kubernetes`` needs a cluster (``KUBECONFIG``) whose nodes have that image and the neighbours', for
-example of kind or k3s. A test marked ``browser`` needs Chromium and the built pages; a test marked ``mlflow`` needs an
-installed MLflow. A test that lacks them is skipped with the reason. With ``CI=true``, the test fails instead, so that a
-pipeline cannot pass without these tests.
+example of kind or k3s. A test of two clusters also needs the second one (``PACELINE_SECOND_KUBECONFIG``), whose nodes
+have the trainer image and whose pods reach those of the first. A test marked ``browser`` needs Chromium and the built
+pages; a test marked ``mlflow`` needs an installed MLflow. A test that lacks them is skipped with the reason. With
+``CI=true``, the test fails instead, so that a pipeline cannot pass without these tests.
 """
 
 from __future__ import annotations
@@ -234,11 +235,11 @@ def namespace() -> Iterator[str]:
     core.delete_namespace(name)
 
 
-def connect_cluster() -> ApiClient:
-    """Return a client of the cluster at ``KUBECONFIG``."""
+def connect_cluster(config: str | None = None) -> ApiClient:
+    """Return a client of the cluster that a file names, by default the file ``KUBECONFIG``."""
     from kubernetes.config import new_client_from_config
 
-    return new_client_from_config()
+    return new_client_from_config(config)
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from kubernetes.stream import stream
 from tests.conftest import connect_cluster
 
 
-def run_in_pod(namespace: str, pod: str, command: str) -> str:
-    """Run a shell command in a pod and return its output.
+def run_in_pod(namespace: str, pod: str, command: str, config: str | None = None) -> str:
+    """Run a shell command in a pod, of the cluster that the file ``config`` names, and return its output.
 
     Raises ``kubernetes.client.ApiException`` if the pod's container does not run.
     """
-    api = CoreV1Api(connect_cluster())  # `stream` changes its client
+    api = CoreV1Api(connect_cluster(config))  # `stream` changes its client
     words = ["/bin/sh", "-c", command]
     try:
         return str(stream(api.connect_get_namespaced_pod_exec, pod, namespace, command=words, stdout=True))

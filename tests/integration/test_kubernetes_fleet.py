@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from tests.waiting import LONG_S, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.kubernetes, pytest.mark.timeout(1200)]
 
-CONFIG = {"kube_config_path": os.environ.get("KUBECONFIG", "")}
+CONFIG, SECOND_CONFIG = (os.environ.get(name, "") for name in ("KUBECONFIG", "PACELINE_SECOND_KUBECONFIG"))
 SAMPLES, EPOCHS = 2000, 2  # one worker alone needs 200 s until a gate opens
 PLAN = {"workers": {name: {"samples": SAMPLES // 2, "batch_size": 4} for name in ("gate-1", "gate-2")}}
 DAG = """
@@ -165,7 +167,7 @@ size = {{"kind": "gate", "cores": 1, "memory_gib": 1, "node_selector": {{"kubern
 east = Machine(name="gate-1", address={address!r}, **size)
 west = Machine(name="gate-2", kubernetes_conn_id="west", **size)
 fleet = Fleet(machines=[east, west], parameter_server=east, key_conn_id="clusters_key")
-with DAG("clusters", schedule=None):
+with DAG({dag_id!r}, schedule=None):
     train_on_fleet(
         fleet=fleet,
         plan={plan},
@@ -179,48 +181,78 @@ with DAG("clusters", schedule=None):
 """
 
 
+@dataclass(frozen=True)
+class Place:
+    """A namespace of the cluster that a file names."""
+
+    namespace: str
+    config: str
+
+    @property
+    def core(self) -> CoreV1Api:
+        return CoreV1Api(connect_cluster(self.config))
+
+    def policies(self) -> list[Any]:
+        """Return the network policies."""
+        networks = NetworkingV1Api(connect_cluster(self.config))
+        return list(networks.list_namespaced_network_policy(self.namespace).items)
+
+    def run(self, pod: str, command: str) -> None:
+        """Run a shell command in a pod."""
+        run_in_pod(self.namespace, pod, command, self.config)
+
+
+@contextlib.contextmanager
+def new_place(config: str) -> Iterator[Place]:
+    """Create a namespace for the block."""
+    place = Place(f"test-{uuid.uuid4().hex[:12]}", config)
+    place.core.create_namespace({"metadata": {"name": place.namespace}})
+    yield place
+    place.core.delete_namespace(place.namespace)
+
+
 @pytest.fixture
-def second_namespace() -> Iterator[str]:
-    yield from _new_namespace()
+def east(namespace: str) -> Place:
+    """Return the place of the parameter server."""
+    return Place(namespace, CONFIG)
 
 
-def _new_namespace() -> Iterator[str]:
-    core, name = CoreV1Api(connect_cluster()), f"test-{uuid.uuid4().hex[:12]}"
-    core.create_namespace({"metadata": {"name": name}})
-    yield name
-    core.delete_namespace(name)
+@pytest.fixture(params=["second namespace", "second cluster"])
+def west(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Yield the place of a worker: another cluster, or a namespace that a second connection makes look like one."""
+    config = CONFIG if request.param == "second namespace" else SECOND_CONFIG
+    if not config:
+        pytest.skip("PACELINE_SECOND_KUBECONFIG names no cluster")
+    with new_place(config) as place:
+        yield place
 
 
 @pytest.fixture
-def relay_namespace() -> Iterator[str]:
-    yield from _new_namespace()
-
-
-@pytest.fixture
-def relay(relay_namespace: str, trainer_image: str) -> str:
-    """Return the address of a pod that stands for the load balancer of the guide's Service.
+def relay(trainer_image: str) -> Iterator[tuple[Place, str]]:
+    """Yield the place and the address of a pod that stands for the load balancer of the guide's Service.
 
     Not every test cluster gives Services an address.
     """
     container: dict[str, Any] = {"name": "relay", "image": trainer_image, "imagePullPolicy": "IfNotPresent"}
     container["command"] = ["python", "-c", RELAY]
-    core = CoreV1Api(connect_cluster())
-    core.create_namespaced_pod(relay_namespace, {"metadata": {"name": "relay"}, "spec": {"containers": [container]}})
+    with new_place(CONFIG) as place:
+        pod = {"metadata": {"name": "relay"}, "spec": {"containers": [container]}}
+        place.core.create_namespaced_pod(place.namespace, pod)
 
-    def address() -> str | None:
-        pod = core.read_namespaced_pod("relay", relay_namespace)
-        return pod.status.pod_ip if pod.status.phase == "Running" else None
+        def address() -> str | None:
+            status = place.core.read_namespaced_pod("relay", place.namespace).status
+            return status.pod_ip if status.phase == "Running" else None
 
-    return str(until(address, "the relay"))
+        yield place, str(until(address, "the relay"))
 
 
 @pytest.fixture
-def connections(airflow: AirflowProcess, namespace: str, second_namespace: str) -> Iterator[None]:
-    """Create connections to two clusters: to two namespaces of the test's cluster, which Paceline cannot know."""
-    found = {
-        name: {"conn_type": "kubernetes", "extra": json.dumps({**CONFIG, "namespace": one})}
-        for name, one in (("east", namespace), ("west", second_namespace))
-    }
+def connections(airflow: AirflowProcess, east: Place, west: Place) -> Iterator[None]:
+    """Create the connections to both places, and that with the key of the handshake."""
+    found: dict[str, dict[str, str]] = {}
+    for name, place in (("east", east), ("west", west)):
+        extra = json.dumps({"kube_config_path": place.config, "namespace": place.namespace})
+        found[name] = {"conn_type": "kubernetes", "extra": extra}
     found["clusters_key"] = {"conn_type": "generic", "password": "shared secret"}
     for name, content in found.items():
         airflow.api("POST", "/connections", {"connection_id": name, **content})
@@ -232,15 +264,16 @@ def connections(airflow: AirflowProcess, namespace: str, second_namespace: str) 
 def test_fleet_trains_on_nodes_of_two_clusters(
     airflow: AirflowProcess,
     trainer_image: str,
-    namespace: str,
-    second_namespace: str,
-    relay_namespace: str,
-    relay: str,
+    east: Place,
+    west: Place,
+    relay: tuple[Place, str],
     connections: None,
 ) -> None:
-    core, networks = CoreV1Api(connect_cluster()), NetworkingV1Api(connect_cluster())
+    relay_place, address = relay
+    dag_id = f"clusters_{west.namespace}"
     text = CLUSTERS_DAG.format(
-        address=f"{relay}:29500",
+        dag_id=dag_id,
+        address=f"{address}:29500",
         plan=PLAN,
         script=str(Path(__file__).parent / "training" / "patient.py"),
         samples=SAMPLES,
@@ -250,7 +283,7 @@ def test_fleet_trains_on_nodes_of_two_clusters(
     (service,) = guide_block("parameter-server.yaml", FLEET_GUIDE)
     (port,) = service["spec"]["ports"]
     selector = ",".join(f"{name}={value}" for name, value in service["spec"]["selector"].items())
-    with temporary_dag(airflow, "clusters", text) as dag:
+    with temporary_dag(airflow, dag_id, text) as dag:
         run_id = airflow.run_dag(dag)
         tasks = {name: TrainingTask(airflow, dag, run_id, f"train.{name}") for name in (*PLAN["workers"], "result")}
 
@@ -258,46 +291,39 @@ def test_fleet_trains_on_nodes_of_two_clusters(
             """Lead the relay to the pod that the guide's Service selects, unless it has this uid; return the pod."""
 
             def find() -> Any:
-                pods = core.list_namespaced_pod(namespace, label_selector=selector).items
+                pods = east.core.list_namespaced_pod(east.namespace, label_selector=selector).items
                 return next((pod for pod in pods if pod.status.pod_ip and pod.metadata.uid != earlier), None)
 
             pod = until(find, "the parameter server")
-            run_in_pod(relay_namespace, "relay", f"echo {pod.status.pod_ip} >/tmp/target")
+            relay_place.run("relay", f"echo {pod.status.pod_ip} >/tmp/target")
             return pod
 
         server = lead_relay()
-        places = {"gate-1": namespace, "gate-2": second_namespace}
+        places = {"gate-1": east, "gate-2": west}
         for name, place in places.items():
             tasks[name].wait_until(lambda pace: pace["progress_pct"] > 0)
-            assert tasks[name].container.startswith(f"{place}/")
-        for place in (namespace, second_namespace):
-            assert networks.list_namespaced_network_policy(place).items
-        (policy,) = networks.list_namespaced_network_policy(second_namespace).items
+            assert tasks[name].container.startswith(f"{place.namespace}/")
+        (policy,) = west.policies()
         assert not policy.spec.egress[0].to, "a worker in another cluster reaches the outside"
-        open_ports = [
-            rule.ports[0].port
-            for one in networks.list_namespaced_network_policy(namespace).items
-            for rule in one.spec.ingress
-            if rule.ports
-        ]
-        assert open_ports == [port["port"]]
+        rules = [rule for one in east.policies() for rule in one.spec.ingress]
+        assert [rule.ports[0].port for rule in rules if rule.ports] == [port["port"]]
 
         # The pod of the parameter server is lost, and its retry starts another: the workers train on in their pods.
         lead = TrainingTask(airflow, dag, run_id, "train.parameter_server")
         until(lambda: "Checkpoints are copied to" in lead.log(), "a copy of the checkpoint")
         containers = {name: tasks[name].container for name in places}
         done = {name: tasks[name].stored_value("pace")["progress_pct"] for name in places}
-        core.delete_namespaced_pod(server.metadata.name, namespace, grace_period_seconds=0)
+        east.core.delete_namespaced_pod(server.metadata.name, east.namespace, grace_period_seconds=0)
         lead_relay(earlier=server.metadata.uid)
         for name, reached in done.items():
             tasks[name].wait_until(lambda pace, reached=reached: pace["progress_pct"] > reached + 1)
         assert {name: tasks[name].container for name in places} == containers
         for name, place in places.items():
-            run_in_pod(place, tasks[name].container.split("/")[2], "touch /paceline/work/go")
+            place.run(tasks[name].container.split("/")[2], "touch /paceline/work/go")
         end = airflow.wait(dag, run_id, LONG_S)
         assert end == "success", [tasks[name].log() for name in places]
         for name in places:
             model = torch.load(Path(tasks[name].result()["model"]) / "model.pt", weights_only=True)
             assert model["counts"].tolist() == [EPOCHS] * SAMPLES
-        for place in (namespace, second_namespace):
-            assert core.list_namespaced_pod(place).items == []
+        for place in places.values():
+            assert place.core.list_namespaced_pod(place.namespace).items == []

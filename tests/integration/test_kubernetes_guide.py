@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,7 +21,7 @@ import yaml
 from airflow.configuration import conf
 from airflow.executors.executor_loader import ExecutorLoader
 from demo.airflow_process import AirflowProcess
-from kubernetes.client import CoreV1Api
+from kubernetes.client import ApiException, CoreV1Api, RbacAuthorizationV1Api
 from tests.conftest import connect_cluster
 from tests.integration.jobs import PodHarness
 from tests.integration.kubernetes_guide import COMMANDS, FILES
@@ -31,6 +32,7 @@ from paceline.runtime.kubernetes import KubernetesRuntime
 from paceline.testing.runtime_contract.harness import read_to_end
 
 pytestmark = pytest.mark.kubernetes
+GRANTED = (("list secrets", "no"), ("create pods -n default", "no"), ("delete pods", "yes"), ("list nodes", "yes"))
 # Commands that need the network or a cluster of their own: only their syntax is checked.
 ELSEWHERE = ("kind", "helm")
 
@@ -46,6 +48,10 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "namespace").write_text(training)
     yield tmp_path
     CoreV1Api(connect_cluster()).delete_namespace(training)
+    roles = RbacAuthorizationV1Api(connect_cluster())
+    for delete in (roles.delete_cluster_role_binding, roles.delete_cluster_role):
+        with contextlib.suppress(ApiException):  # the test has failed before it has created them
+            delete(f"{training}-nodes")
 
 
 @pytest.mark.airflow
@@ -67,7 +73,7 @@ def test_commands_lead_to_a_first_run(airflow: AirflowProcess, folder: Path) -> 
         exported = re.findall(r'declare -x (KUBE_SERVER)="(.*)"', (folder / "exported").read_text())
         environment.update(exported)
     written = folder / "paceline.kubeconfig"
-    for question, answer in (("list secrets", "no"), ("create pods -n default", "no"), ("delete pods", "yes")):
+    for question, answer in GRANTED:
         ask = ["kubectl", "--kubeconfig", str(written), "auth", "can-i", *question.split()]
         assert subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip() == answer, question
     connection = json.dumps({"conn_type": "kubernetes", "extra": {"kube_config_path": str(written)}})

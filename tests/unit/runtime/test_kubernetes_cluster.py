@@ -6,15 +6,17 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 from kubernetes.client import ApiClient, Configuration
 
 from paceline.errors import RuntimeUnavailableError
 from paceline.runtime.kubernetes._cluster import Cluster, read_pod
+from paceline.runtime.kubernetes._job import set_cpu
 
 
 def cluster_at(port: int) -> Cluster:
@@ -27,6 +29,7 @@ def server(*, statuses: list[int]) -> Iterator[int]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if status := statuses.pop(0):
                 body = json.dumps({"metadata": {"uid": "1"}}).encode()
                 self.send_response(status)
@@ -34,6 +37,8 @@ def server(*, statuses: list[int]) -> Iterator[int]:
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+        do_POST = do_PATCH = do_GET
 
     with HTTPServer(("127.0.0.1", 0), Handler) as made:
         threading.Thread(target=made.serve_forever).start()
@@ -58,8 +63,18 @@ def test_cut_connection_is_an_error_without_warnings_of_the_client(caplog: pytes
     assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
 
 
-def test_request_is_repeated_if_a_busy_server_refuses_it() -> None:
+def create_pod(cluster: Cluster) -> Any:
+    answer = cluster.call("create the pod", "create_namespaced_pod", "training", {}, _preload_content=False)
+    return json.loads(answer.data)
+
+
+@pytest.mark.parametrize(
+    "request_pod",
+    [lambda cluster: read_pod(cluster, "one"), lambda cluster: set_cpu(cluster, "one", {}), create_pod],
+    ids=["read", "resize", "create"],
+)
+def test_request_is_repeated_if_a_busy_server_refuses_it(request_pod: Callable[[Cluster], Any]) -> None:
     statuses = [429, 429, 200]
     with server(statuses=statuses) as port:
-        assert read_pod(cluster_at(port), "one") == {"metadata": {"uid": "1"}}
+        assert request_pod(cluster_at(port)) == {"metadata": {"uid": "1"}}
     assert statuses == []

@@ -44,14 +44,14 @@ def prepare(client: ApiClient) -> ApiClient:
     """Return the client with connections that notice a silent server, and without urllib3's repetitions.
 
     Each repetition of a failed connection logs a warning, and callers retry. A request that a busy server refuses, with
-    the time of the next attempt, is still repeated.
+    the time of the next attempt, is still repeated, whatever its method: the server has done nothing.
     """
     from kubernetes.client.rest import RESTClientObject
     from urllib3 import Retry
     from urllib3.connection import HTTPConnection
 
     configuration = client.configuration
-    configuration.retries = Retry(3, connect=0, read=0, other=0)
+    configuration.retries = Retry(3, connect=0, read=0, other=0, allowed_methods=None)
     configuration.socket_options = [*HTTPConnection.default_socket_options, *socket_options()]
     client.rest_client = RESTClientObject(configuration)
     return client

@@ -13,7 +13,7 @@ const STYLES: Record<Level, { palette: string; sign: string }> = {
 export function StatusBadge({ status }: { status: Status }) {
   const { palette, sign } = STYLES[status.level];
   return (
-    <Badge colorPalette={palette} size="md" data-level={status.level} whiteSpace="inherit" textAlign="start">
+    <Badge colorPalette={palette} size="md" data-level={status.level} whiteSpace="inherit" textWrap="balance" textAlign="start">
       <span aria-hidden>{sign}</span> {status.text}
     </Badge>
   );

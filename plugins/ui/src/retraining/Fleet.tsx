@@ -50,7 +50,7 @@ function Machines({ schedule, running }: { schedule: TaskResultScheduleResult; r
               <Table.ColumnHeader px={1} w="25%">
                 Machine
               </Table.ColumnHeader>
-              <Table.ColumnHeader px={1} w="40%">
+              <Table.ColumnHeader px={1} w="32%">
                 State
               </Table.ColumnHeader>
               <Table.ColumnHeader px={1}>Shard, or why excluded</Table.ColumnHeader>

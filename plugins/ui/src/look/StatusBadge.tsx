@@ -13,7 +13,14 @@ const STYLES: Record<Level, { palette: string; sign: string }> = {
 export function StatusBadge({ status }: { status: Status }) {
   const { palette, sign } = STYLES[status.level];
   return (
-    <Badge colorPalette={palette} size="md" data-level={status.level} whiteSpace="inherit" textWrap="balance" textAlign="start">
+    <Badge
+      colorPalette={palette}
+      size="md"
+      data-level={status.level}
+      style={{ textWrapStyle: "balance" }}
+      whiteSpace="inherit"
+      textAlign="start"
+    >
       <span aria-hidden>{sign}</span> {status.text}
     </Badge>
   );

@@ -183,6 +183,20 @@ def test_trend_and_last_statistics_have_thresholds(
             page.screenshot(path=pictures / f"drift-trend-{theme}-{width}.png", full_page=True)
 
 
+def test_picture_fits_all_checks_or_says_where_older_ones_are(runs: list[RecordedRun], open_page: OpenPage) -> None:
+    page = open_page("/plugin/retraining/drift?model=churn&registry=models", width=600)
+    frame = page.get_by_role("group", name="Picture of the history")
+    frame.locator("svg a").nth(DAYS - 1).wait_for()
+    page.wait_for_function(
+        "box => box.clientWidth > 0 && box.scrollWidth <= box.clientWidth", arg=frame.element_handle()
+    )
+    hint = page.get_by_text("Scroll the picture for older checks.")
+    hint.wait_for(state="detached")
+    page.set_viewport_size({"width": 400, "height": 1000})
+    hint.wait_for()
+    assert frame.evaluate("box => box.scrollLeft > 0"), "the newest check can be seen"
+
+
 def test_click_on_a_check_opens_its_drift_report(runs: list[RecordedRun], open_page: OpenPage) -> None:
     page = open_page("/plugin/retraining/drift?model=churn&registry=models")
     picture = page.get_by_role("group", name=re.compile("^Drift of churn"))

@@ -150,6 +150,10 @@ def test_page_shows_allocations_and_waiting_jobs(
     holding = page.get_by_role("table", name="With devices").get_by_role("row").filter(has_text="churn · train")
     holding.get_by_text("2 cores", exact=True).wait_for()
     holding.get_by_text("promised", exact=True).wait_for()
+    if width == 1400:
+        for badge in page.locator("table [data-level]").all():
+            lines = "badge => badge.clientHeight / parseFloat(getComputedStyle(badge).lineHeight)"
+            assert badge.evaluate(lines) < 2, "a badge has one line in a wide window"
     page.wait_for_function("document.getAnimations().every(one => one.playState != 'running')")
     page.screenshot(path=pictures / f"pool-{variant}.png")
     assert violations(page) == []

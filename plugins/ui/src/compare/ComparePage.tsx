@@ -54,6 +54,7 @@ export function ComparePage() {
           <Checkbox.Root
             key={version}
             size="sm"
+            minW="6.5rem"
             checked={chosen.includes(version)}
             disabled={!chosen.includes(version) && shown.length >= MOST}
             onCheckedChange={({ checked }) => choose(version, checked === true)}

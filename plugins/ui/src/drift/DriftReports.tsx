@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 
 import { getXComs } from "../api";
 import type { ConceptDrift, DriftReport, FeatureDrift, QualityProblem } from "../contract";
+import { Breakable } from "../look/Breakable";
 import { Notice } from "../look/Notice";
 import { Distribution } from "./Distribution";
 import { Statistics } from "./Statistics";
@@ -143,7 +144,7 @@ function Feature({ feature, settings }: { feature: FeatureDrift; settings: Drift
     <Box borderWidth="1px" borderRadius="md" p={3} minW={0}>
       <HStack justify="space-between" align="start">
         <Heading as="h3" size="sm" overflowWrap="anywhere">
-          {feature.name}
+          <Breakable name={feature.name} />
         </Heading>
         <Verdict verdict={feature.verdict} />
       </HStack>

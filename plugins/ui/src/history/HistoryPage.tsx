@@ -39,7 +39,7 @@ export function HistoryPage() {
       ) : null}
       {shown ? (
         <>
-          <NativeSelect.Root size="sm" maxW="30rem">
+          <NativeSelect.Root size="sm" maxW="48rem">
             <NativeSelect.Field
               aria-label="Model"
               value={subjectQuery(shown)}

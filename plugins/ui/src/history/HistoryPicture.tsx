@@ -1,5 +1,5 @@
 import { Box, HStack, Text } from "@chakra-ui/react";
-import { useEffect, useRef } from "react";
+import { useEffect, useRef, useState } from "react";
 import { Link } from "react-router-dom";
 
 import type { Cell, DriftHistory, HistoryRow } from "../contract";
@@ -10,7 +10,9 @@ import { runPath } from "../retraining/RunLink";
 import { cellText, isAlarm, marksOf, strengthOf, summaryOf, type VersionMark } from "./layout";
 
 const HEIGHT = 20; // of a row
-const WIDTH = 1000; // of the columns, if all fit
+const NARROWEST = 16; // of the columns
+const WIDEST = 48;
+const END = 1.5; // columns after the newest check, for a training that runs
 const LABEL_WIDTH = 60; // of a date
 const color = (name: string) => `var(--chakra-colors-${name})`;
 const OUTCOMES = {
@@ -23,7 +25,10 @@ const OUTCOMES = {
 export function HistoryPicture({ history, name }: { history: DriftHistory; name: string }) {
   const { checks, rows } = history;
   const marks = marksOf(history);
-  const column = Math.min(Math.max(WIDTH / (checks.length + 1), 16), 48);
+  const [frameWidth, setFrameWidth] = useState(0);
+  const column = Math.min(Math.max(frameWidth / (checks.length + END), NARROWEST), WIDEST);
+  const width = (checks.length + END) * column;
+  const isCut = frameWidth > 0 && width > frameWidth + 1;
   const x = (place: number) => (place + 0.5) * column;
   const lanes = ["Check", ...rows.map((row) => row.name), "Training", "Version"];
   const top = (lane: number) => lane * HEIGHT;
@@ -33,21 +38,28 @@ export function HistoryPicture({ history, name }: { history: DriftHistory; name:
   const box = useRef<HTMLDivElement>(null);
   const newest = checks.at(-1)?.at;
   useEffect(() => {
+    const frame = box.current;
+    if (!frame) return;
+    const observer = new ResizeObserver(() => setFrameWidth(frame.clientWidth));
+    observer.observe(frame);
+    return () => observer.disconnect();
+  }, []);
+  useEffect(() => {
     if (box.current) box.current.scrollLeft = box.current.scrollWidth; // a narrow window begins with the newest check
-  }, [newest]);
+  }, [newest, width]);
   return (
     <Box>
       <HStack align="start" gap={2}>
-        <Box w="9rem" flexShrink={0} fontSize="xs" aria-hidden>
+        <Box w={{ base: "7rem", md: "9rem" }} flexShrink={0} fontSize="xs" aria-hidden>
           {lanes.map((label, lane) => (
             <Text key={lane} truncate textAlign="end" title={label} lineHeight={`${HEIGHT}px`}>
               {label}
             </Text>
           ))}
         </Box>
-        <Box ref={box} overflowX="auto" tabIndex={0} role="group" aria-label="Picture of the history">
+        <Box ref={box} flex={1} minW={0} overflowX="auto" tabIndex={0} role="group" aria-label="Picture of the history">
           <svg
-            width={(checks.length + 1.5) * column}
+            width={width}
             height={height}
             role="group"
             aria-label={`Drift of ${name}: ${summaryOf(history)}. The table below has the same information.`}
@@ -125,6 +137,11 @@ export function HistoryPicture({ history, name }: { history: DriftHistory; name:
           </svg>
         </Box>
       </HStack>
+      {isCut ? (
+        <Text fontSize="sm" color="fg.muted" textAlign="end">
+          ← Scroll the picture for older checks.
+        </Text>
+      ) : null}
       <Legend />
     </Box>
   );

@@ -9,6 +9,7 @@ import { Statistics } from "../drift/Statistics";
 import { statisticsOf } from "../drift/statistics";
 import { Verdict } from "../drift/Verdict";
 import { formatTime } from "../format";
+import { Breakable } from "../look/Breakable";
 import { Notice } from "../look/Notice";
 import { runPath } from "../retraining/RunLink";
 
@@ -43,7 +44,7 @@ export function LastReport({ check }: { check: HistoryCheck }) {
             {report.features.map((feature) => (
               <Table.Row key={feature.name} verticalAlign="top">
                 <Table.Cell px={1} overflowWrap="anywhere">
-                  {feature.name}
+                  <Breakable name={feature.name} />
                   <Text fontSize="xs" color="fg.muted">
                     {feature.test || feature.kind}
                   </Text>

@@ -9,11 +9,18 @@ const STYLES: Record<Level, { palette: string; sign: string }> = {
   unknown: { palette: "gray", sign: "…" },
 };
 
-/** The status of a job relative to its deadline, as colour, sign and text. */
+/** The status of a job relative to its deadline, as colour, sign and text. It wraps where its surroundings do. */
 export function StatusBadge({ status }: { status: Status }) {
   const { palette, sign } = STYLES[status.level];
   return (
-    <Badge colorPalette={palette} size="md" data-level={status.level} whiteSpace="normal" textAlign="start">
+    <Badge
+      colorPalette={palette}
+      size="md"
+      data-level={status.level}
+      style={{ textWrapStyle: "balance" }}
+      whiteSpace="inherit"
+      textAlign="start"
+    >
       <span aria-hidden>{sign}</span> {status.text}
     </Badge>
   );

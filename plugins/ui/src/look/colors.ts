@@ -61,8 +61,8 @@ export const palette = (colors: Colors) => [
   colors.devices,
   colors.metric,
   colors.loss,
-  colors.cyan,
   colors.pink,
+  colors.cyan,
   colors.teal,
   colors.yellow,
 ];

@@ -148,7 +148,7 @@ function Champions({ promotions }: { promotions: ShownPromotion[] }) {
                 <Table.Cell px={1}>
                   {previous === null || previous === version
                     ? `version ${version}`
-                    : `version ${previous} → ${version}`}
+                    : `version ${previous}\u00a0→\u00a0${version}`}
                   {hold ? ", held" : previous === version ? ", released" : ""}
                 </Table.Cell>
                 <Table.Cell px={1} overflowWrap="anywhere">

@@ -2,6 +2,7 @@ import { Badge, Box, Button, Checkbox, HStack, Stack, Table, Text, VisuallyHidde
 import { Link } from "react-router-dom";
 
 import { formatTime } from "../format";
+import { Breakable } from "../look/Breakable";
 import { DecisionText, Improvement } from "../retraining/Evaluations";
 import { type Evaluation, scaleOf } from "../retraining/evaluationsOf";
 import { LONG_LINK, runPath } from "../retraining/RunLink";
@@ -91,9 +92,11 @@ function Origin({ row, isChosen, choose }: { row: VersionRow; isChosen: boolean;
   return (
     <Stack gap={1} align="start">
       <Link to={runPath(run)} style={LONG_LINK}>
-        {run.dag_id}
+        <Breakable name={run.dag_id} />
       </Link>
-      <Muted>{run.run_id}</Muted>
+      <Muted>
+        <Breakable name={run.run_id} />
+      </Muted>
       {stored?.data_until ? <Muted>data until {formatTime(new Date(stored.data_until))}</Muted> : null}
       <Stored title="Training data" text={stored?.window} />
       <Stored title="Lineage" text={stored?.lineage} />
@@ -129,7 +132,7 @@ function Scores({ row: { evaluation, stored } }: { row: VersionRow }) {
       {evaluation ? <Gate evaluation={evaluation} /> : <Muted>no evaluation stored</Muted>}
       {others.map(([metric, value]) => (
         <Muted key={metric}>
-          {metric} {value.toPrecision(4)}
+          <Breakable name={metric} /> {value.toPrecision(4)}
         </Muted>
       ))}
     </Stack>

@@ -15,7 +15,17 @@ vi.mock("./EventList", () => ({ EventList: () => null }));
 vi.mock("@chakra-ui/react", () => {
   const part = ({ children }: { children?: ReactNode }) => children ?? null;
   const Card = { Root: part, Header: part, Body: part };
-  return { Badge: part, Box: part, Card, Heading: part, HStack: part, Stack: part, Text: part, VisuallyHidden: part };
+  return {
+    Badge: part,
+    Box: part,
+    Card,
+    Grid: part,
+    Heading: part,
+    HStack: part,
+    Stack: part,
+    Text: part,
+    VisuallyHidden: part,
+  };
 });
 
 test.each([

@@ -4,7 +4,7 @@ import { Link } from "react-router-dom";
 
 import { jobKey, type Pace, type RunEvent } from "../api";
 import type { TrainingJob } from "../contract";
-import { Figure } from "../look/Figure";
+import { Figure, FigureGrid } from "../look/Figure";
 import { Notice } from "../look/Notice";
 import { StatusBadge } from "../look/StatusBadge";
 import {
@@ -138,7 +138,7 @@ function Figures({ pace, series, taskEnded }: { pace: Pace; series: Series | nul
   const ended = taskEnded || pace.state === "finished" || pace.state === "failed";
   const mean = ended && series ? meanDevices(series) : null;
   return (
-    <HStack gap={4} wrap="wrap" align="stretch">
+    <FigureGrid>
       <Figure
         name="Progress"
         value={`${pace.progress_pct.toFixed(1)} %`}
@@ -167,7 +167,7 @@ function Figures({ pace, series, taskEnded }: { pace: Pace; series: Series | nul
       {Object.entries(pace.metrics).map(([metric, value]) => (
         <Figure key={metric} name={metric} value={value.toPrecision(4)} />
       ))}
-    </HStack>
+    </FigureGrid>
   );
 }
 
@@ -231,7 +231,7 @@ function MachineTabs({
     }),
   );
   return (
-    <Tabs.Root defaultValue="all" lazyMount unmountOnExit variant="outline" size="sm">
+    <Tabs.Root defaultValue="all" lazyMount unmountOnExit variant="line" size="sm">
       <Tabs.List flexWrap="wrap">
         <Tabs.Trigger value="all">All workers</Tabs.Trigger>
         {jobs.map((job) => (

@@ -1,4 +1,4 @@
-import { Heading, Stack, Table, Text } from "@chakra-ui/react";
+import { Box, Heading, Stack, Table, Text } from "@chakra-ui/react";
 
 import type { PoolView, SharedJob } from "../contract";
 import { formatDevicesOf, formatTime, jobStatus } from "../format";
@@ -73,14 +73,14 @@ const endedAt = ({ job }: SharedJob) => (job.ended_at ? formatTime(new Date(job.
 function DeadlineCell({ shared, now }: { shared: SharedJob; now: number }) {
   const promise = { true: "promised", false: "not promised", null: null }[String(shared.promised)];
   return (
-    <>
+    <Box minW="7.5rem">
       <StatusBadge status={jobStatus(shared.job, now)} />
       {promise ? (
         <Text fontSize="xs" color="fg.muted">
           {promise}
         </Text>
       ) : null}
-    </>
+    </Box>
   );
 }
 

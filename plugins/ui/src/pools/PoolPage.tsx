@@ -5,7 +5,7 @@ import { Link, useNavigate, useParams, useSearchParams } from "react-router-dom"
 import { getPool, getPools } from "../api";
 import type { PoolView } from "../contract";
 import { formatDevices, unitOfPool } from "../format";
-import { Figure } from "../look/Figure";
+import { Figure, FigureGrid } from "../look/Figure";
 import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { ArbiterCard } from "./ArbiterCard";
@@ -111,7 +111,7 @@ function Figures({ view }: { view: PoolView }) {
   const waiting = jobs.filter(isWaiting).length + others.waiting;
   const percent = capacity ? `${Math.round((100 * held) / capacity)} % of the capacity` : undefined;
   return (
-    <HStack gap={4} wrap="wrap" align="start" as="section" aria-label="Devices of the pool">
+    <FigureGrid label="Devices of the pool">
       <Figure
         name="Capacity"
         value={capacity === null ? "unknown" : amount(capacity)}
@@ -134,10 +134,10 @@ function Figures({ view }: { view: PoolView }) {
         note={view.queued ? `${view.queued} tasks queued` : "no task queued"}
       />
       {others.number ? (
-        <Text fontSize="sm" color="fg.muted" w="100%">
+        <Text fontSize="sm" color="fg.muted" gridColumn="1 / -1">
           {`The totals include ${others.number} other job${others.number === 1 ? "" : "s"}.`}
         </Text>
       ) : null}
-    </HStack>
+    </FigureGrid>
   );
 }

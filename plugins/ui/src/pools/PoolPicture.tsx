@@ -4,6 +4,7 @@ import { Link } from "react-router-dom";
 
 import type { PoolView, TrainingJob } from "../contract";
 import { formatTime, nameOfUnit, shortName, type Unit } from "../format";
+import { Breakable } from "../look/Breakable";
 import { palette, useColors } from "../look/colors";
 import { secondsOfDay, timeZone } from "../look/zone";
 import { Chart } from "../pace/Chart";
@@ -144,10 +145,10 @@ function JobLink({ job }: { job: TrainingJob }) {
   return (
     <HStack gap={2} wrap="wrap" rowGap={0} whiteSpace="normal">
       <Link to={runPath(job)} style={LONG_LINK}>
-        {job.dag_id} · {shortName(job.task_id, job.map_index)}
+        <Breakable name={job.dag_id} /> · <Breakable name={shortName(job.task_id, job.map_index)} />
       </Link>
       <Text fontSize="xs" color="fg.muted" overflowWrap="anywhere">
-        {job.run_id}
+        <Breakable name={job.run_id} />
       </Text>
     </HStack>
   );

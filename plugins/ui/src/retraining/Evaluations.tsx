@@ -2,6 +2,7 @@ import { Badge, Box, Stack, Table, Text } from "@chakra-ui/react";
 import { Link } from "react-router-dom";
 
 import { formatTime } from "../format";
+import { visible } from "../look/colors";
 import { scaleOf, type Decision, type Evaluation } from "./evaluationsOf";
 import type { Model } from "./modelsOf";
 import { runPath } from "./RunLink";
@@ -133,8 +134,8 @@ function Picture({
         h="9px"
         rounded="full"
         borderWidth="2px"
-        borderColor={better ? "green.solid" : "fg.muted"}
-        bg={better ? "green.solid" : "bg"}
+        borderColor={better ? visible("green") : "fg.muted"}
+        bg={better ? visible("green") : "bg"}
       />
     </Box>
   );

@@ -47,9 +47,13 @@ function Machines({ schedule, running }: { schedule: TaskResultScheduleResult; r
         <Table.Root size="sm" aria-label={`Machines of ${schedule.dag_id}`}>
           <Table.Header>
             <Table.Row>
-              <Table.ColumnHeader px={1}>Machine</Table.ColumnHeader>
-              <Table.ColumnHeader px={1}>State</Table.ColumnHeader>
-              <Table.ColumnHeader px={1}>Shard</Table.ColumnHeader>
+              <Table.ColumnHeader px={1} w="25%">
+                Machine
+              </Table.ColumnHeader>
+              <Table.ColumnHeader px={1} w="32%">
+                State
+              </Table.ColumnHeader>
+              <Table.ColumnHeader px={1}>Shard, or why excluded</Table.ColumnHeader>
             </Table.Row>
           </Table.Header>
           <Table.Body>

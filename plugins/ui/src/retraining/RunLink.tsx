@@ -2,6 +2,7 @@ import { Box, Text } from "@chakra-ui/react";
 import { Link } from "react-router-dom";
 
 import { shortName } from "../format";
+import { Breakable } from "../look/Breakable";
 
 /** Return the path of a run's page in Paceline. */
 export const runPath = ({ dag_id, run_id }: { dag_id: string; run_id: string }) =>
@@ -15,10 +16,10 @@ export function RunLink({ job }: { job: { dag_id: string; run_id: string; task_i
   return (
     <Box minW="8rem">
       <Link to={runPath(job)} style={LONG_LINK}>
-        {job.dag_id} · {shortName(job.task_id, job.map_index)}
+        <Breakable name={job.dag_id} /> · <Breakable name={shortName(job.task_id, job.map_index)} />
       </Link>
       <Text fontSize="xs" color="fg.muted" overflowWrap="anywhere">
-        {job.run_id}
+        <Breakable name={job.run_id} />
       </Text>
     </Box>
   );

@@ -35,8 +35,10 @@ export function Running({ jobs }: { jobs: TrainingJob[] }) {
             <Table.Header>
               <Table.Row>
                 <Table.ColumnHeader px={1}>Training job</Table.ColumnHeader>
-                <Table.ColumnHeader px={1}>Deadline</Table.ColumnHeader>
-                <Table.ColumnHeader px={1} minW={{ base: "9rem", xl: "11rem" }}>
+                <Table.ColumnHeader px={1} minW="8rem">
+                  Deadline
+                </Table.ColumnHeader>
+                <Table.ColumnHeader px={1} minW={{ base: "7rem", xl: "11rem" }}>
                   Progress
                 </Table.ColumnHeader>
                 <Table.ColumnHeader px={1}>Allocated</Table.ColumnHeader>

@@ -4,7 +4,7 @@ import { useState } from "react";
 import { Link, useNavigate, useSearchParams } from "react-router-dom";
 
 import { getModel } from "../api";
-import type { ModelView, ShownPromotion } from "../contract";
+import type { ChampionReading, ModelView, ShownPromotion } from "../contract";
 import { formatTime } from "../format";
 import { historyPath } from "../history/subjects";
 import { GuideLink } from "../look/GuideLink";
@@ -57,7 +57,8 @@ export function ModelPage() {
 function Versions({ view }: { view: ModelView }) {
   const navigate = useNavigate();
   const [chosen, setChosen] = useState<number[]>([]);
-  const [changing, setChanging] = useState<VersionRow | null>(null);
+  // What the user saw when they opened the dialog: the newest reading may have another champion.
+  const [changing, setChanging] = useState<{ reading: ChampionReading; row: VersionRow } | null>(null);
   const [changed, setChanged] = useState<ShownPromotion | null>(null);
   const { reading, refusal, promotions, older } = view;
   const table = versionsOf(view);
@@ -93,7 +94,7 @@ function Versions({ view }: { view: ModelView }) {
           }
           change={(row) => {
             setChanged(null);
-            setChanging(row);
+            setChanging({ reading, row });
           }}
         />
         <Text fontSize="xs" color="fg.muted">
@@ -105,8 +106,7 @@ function Versions({ view }: { view: ModelView }) {
       {promotions.length ? <Champions promotions={promotions} /> : null}
       {changing ? (
         <ChampionForm
-          reading={reading}
-          row={changing}
+          {...changing}
           onClose={(promotion) => {
             setChanging(null);
             setChanged(promotion);

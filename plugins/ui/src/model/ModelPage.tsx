@@ -12,7 +12,7 @@ import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { ChampionForm } from "./ChampionForm";
 import { VersionTable } from "./VersionTable";
-import { comparePath, type VersionRow, versionsOf } from "./versionsOf";
+import { comparePath, compareText, MOST_COMPARED, type VersionRow, versionsOf } from "./versionsOf";
 
 const REFRESH_MS = 15_000;
 
@@ -79,10 +79,10 @@ function Versions({ view }: { view: ModelView }) {
           <Button
             size="xs"
             variant="outline"
-            disabled={chosen.length < 2}
+            disabled={chosen.length < 2 || chosen.length > MOST_COMPARED}
             onClick={() => void navigate(comparePath(reading, chosen))}
           >
-            {chosen.length < 2 ? "Compare runs: choose two or more" : `Compare ${chosen.length} runs`}
+            {compareText(chosen.length)}
           </Button>
         </HStack>
         <VersionTable

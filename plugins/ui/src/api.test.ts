@@ -1,5 +1,5 @@
 import { afterEach, expect, test, vi } from "vitest";
-import { ApiError, checkDeadline, getAllJobs, getXComs, putDeadline } from "./api";
+import { ApiError, checkDeadline, getAllJobs, getXComs, putDeadline, serverNow } from "./api";
 import type { TrainingJob } from "./contract";
 
 const databaseError = { detail: { reason: "Database error", message: "Serious error when handling your request." } };
@@ -72,4 +72,13 @@ test("a deadline is checked as it was typed", async () => {
   expect(url).toBe("http://localhost/paceline/api/dags/retrain/dagRuns/run/deadline/check");
   expect(JSON.parse(options.body)).toMatchObject({ deadline: "1h30m", jobs: [{ task_id: "train", map_index: -1 }] });
   await expect(checkDeadline([job], "soon", seen)).rejects.toEqual(new ApiError(422, "deadline: got 'soon'"));
+});
+
+test("the age of a sample is by the clock of the server, whatever that of the browser", async () => {
+  const at = new Date("2030-01-01T12:00:00Z");
+  const fetch = mockFetch();
+  vi.setSystemTime(at.getTime() + 90_000);
+  fetch.mockResolvedValue(new Response("{}", { headers: { Date: at.toUTCString() } }));
+  await getAllJobs();
+  expect(serverNow()).toBe(at.getTime());
 });

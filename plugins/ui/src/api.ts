@@ -70,6 +70,8 @@ async function request<T>(path: string, options: RequestInit = {}, timeoutMs = T
         : "The page retries automatically.";
     throw new ApiError(0, `Airflow does not respond. ${consequence}`);
   }
+  const sentAt = Date.parse(response.headers.get("Date") ?? "");
+  if (!Number.isNaN(sentAt)) aheadMs = Date.now() - sentAt;
   if (!response.ok) {
     const body: unknown = await response.json().catch(() => null);
     const detail = body && typeof body === "object" && "detail" in body ? body.detail : null;
@@ -87,6 +89,11 @@ async function request<T>(path: string, options: RequestInit = {}, timeoutMs = T
 function isDatabaseError(detail: unknown): boolean {
   return !!detail && typeof detail === "object" && "reason" in detail && detail.reason === "Database error";
 }
+
+let aheadMs = 0; // of the browser's clock
+
+/** Return the time in ms since 1970 by the clock of Airflow's server: that of the browser may be wrong. */
+export const serverNow = () => Date.now() - aheadMs;
 
 const encode = encodeURIComponent;
 const runUrl = (dagId: string, runId: string) => `dags/${encode(dagId)}/dagRuns/${encode(runId)}`;

@@ -1,5 +1,5 @@
 // Texts for times, amounts and statuses, shared by all pages.
-import type { Pace } from "./api";
+import { type Pace, serverNow } from "./api";
 import type { PoolView, TrainingJob } from "./contract";
 import { timeZone } from "./look/zone";
 
@@ -105,7 +105,7 @@ const FINAL_STATES = ["success", "failed", "skipped", "upstream_failed", "remove
 export const isEnded = (job: TrainingJob) => job.state !== null && FINAL_STATES.includes(job.state);
 
 /** Return the status of a job. The state of its task in Airflow takes precedence over its last sample. */
-export function jobStatus(job: TrainingJob, now = Date.now()): Status {
+export function jobStatus(job: TrainingJob, now = serverNow()): Status {
   const { pace, state } = job;
   const status = deadlineStatus(pace);
   if (state === "success" && pace.state === "failed") return { ...status, level: "unknown", text: "marked as success" };
@@ -124,7 +124,7 @@ export function teamStatus(
   workers: TrainingJob[],
   combined: Pace,
   nameOf: (job: TrainingJob) => string,
-  now = Date.now(),
+  now = serverNow(),
 ): Status {
   const status = deadlineStatus(combined);
   for (const job of workers.filter((one) => !isEnded(one))) {
@@ -147,7 +147,7 @@ function interruptionOf({ pace, state }: TrainingJob, now: number): string | nul
 }
 
 /** Return the seconds until the deadline, negative after it; they count from `now` if the newest sample is old. */
-export function secondsLeft({ deadline_s, t_s, updated_at }: Pace, now = Date.now()): number {
+export function secondsLeft({ deadline_s, t_s, updated_at }: Pace, now = serverNow()): number {
   const ageS = (now - Date.parse(updated_at)) / 1000;
   return (deadline_s ?? 0) - t_s - (ageS > SILENT_S ? ageS : 0);
 }

@@ -109,9 +109,7 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
                 size="xs"
                 variant="outline"
                 disabled={isPending}
-                onClick={() =>
-                  updateText(textOf(Math.max((acceptedS ?? movedToS) + step, 1)))
-                }
+                onClick={() => updateText(textOf(Math.max((acceptedS ?? movedToS) + step, 1)))}
               >
                 {step > 0 ? "+" : "−"}
                 {formatDuration(step)}
@@ -122,8 +120,8 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
         <Box id={hintId} minH="1.5em">
           {acceptedS != null ? (
             <Text fontSize="sm">
-              {formatClock(acceptedS)} after the start, {formatTime(new Date(origin + acceptedS * 1000))}{" "}
-              {timeZone()}: <b data-testid="preview">{previewText(paces, pace, origin + acceptedS * 1000)}</b>
+              {formatClock(acceptedS)} after the start, {formatTime(new Date(origin + acceptedS * 1000))} {timeZone()}:{" "}
+              <b data-testid="preview">{previewText(paces, pace, origin + acceptedS * 1000)}</b>
             </Text>
           ) : (
             <Text fontSize="sm" color={rejected ? "fg.error" : "fg.muted"}>

@@ -51,10 +51,13 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 def check_deadline(dag_id: str, run_id: str, change: DeadlineChange, session: SessionDep) -> float | None:
     """Check a new deadline for all given jobs, without a change.
 
-    Return the seconds from the earliest time from which one of the jobs counts; ``None`` for no deadline.
+    Return the latest deadline of a job, in seconds from the earliest time from which one of the jobs counts; ``None``
+    for no deadline.
     """
     deadline = StoredDeadline.read(change.deadline)
-    return finite(max(_accept(session, dag_id, run_id, target, deadline)[1] for target in change.jobs))
+    accepted = [_accept(session, dag_id, run_id, target, deadline)[1:] for target in change.jobs]
+    first = min(origin for _, origin in accepted)
+    return finite(max(seconds + (origin - first).total_seconds() for seconds, origin in accepted))
 
 
 @router.put(
@@ -67,14 +70,14 @@ def change_deadline(dag_id: str, run_id: str, change: DeadlineChange, session: S
     """Set a new deadline for all given jobs, or for none of them if a check fails. Store the user's name too."""
     deadline = replace(StoredDeadline.read(change.deadline), by=user.get_name())
     for target in change.jobs:
-        current, _ = _accept(session, dag_id, run_id, target, deadline)
+        current, *_ = _accept(session, dag_id, run_id, target, deadline)
         _replace_deadline(session, current, target, json.dumps(deadline.to_json()))
 
 
 def _accept(
     session: Session, dag_id: str, run_id: str, target: TargetTask, deadline: StoredDeadline
-) -> tuple[Stored, float]:
-    """Return the stored deadline of a job, and the new deadline in seconds.
+) -> tuple[Stored, float, datetime]:
+    """Return the stored deadline of a job, the new deadline in seconds, and the time from which they count.
 
     Raise an HTTP error if the training task would reject the new deadline.
     """
@@ -86,7 +89,7 @@ def _accept(
             raise HTTPException(409, f"{target.task_id} is not training")
         # Add the age of the sample to the task's own time: a clock may have been set since the start.
         passed_s = pace.t_s + (datetime.now(timezone.utc) - rows[PACE].updated_at).total_seconds()
-        return rows[DEADLINE], deadline.accept(pace.origin, passed_s, pace.deadline_in_force_s)
+        return rows[DEADLINE], deadline.accept(pace.origin, passed_s, pace.deadline_in_force_s), pace.origin
     except InvalidInputError as error:
         raise HTTPException(422, str(error)) from None
 

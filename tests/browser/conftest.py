@@ -39,6 +39,11 @@ def browser() -> Iterator[Browser]:
 
 OpenPage = Callable[..., "Page"]
 _PAGES = pytest.StashKey[list["Page"]]()
+# Hide the server's clock from a page whose own clock a test has set.
+_NO_DATE = """{
+  const get = Headers.prototype.get
+  Headers.prototype.get = function (name) { return name.toLowerCase() === "date" ? null : get.call(this, name) }
+}"""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -92,8 +97,9 @@ def open_page(
     ) -> Page:
         page = browser_context(user, dark).new_page()
         pages.append(page)
-        if at is not None:  # set the page's clock, so that the newest sample of a recorded run is recent
+        if at is not None:  # so that the newest sample of a recorded run is recent
             page.clock.set_fixed_time(at)
+            page.add_init_script(_NO_DATE)
         page.set_viewport_size({"width": width, "height": height})
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"{airflow.url}{path}")

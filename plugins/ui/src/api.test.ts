@@ -1,5 +1,5 @@
 import { afterEach, expect, test, vi } from "vitest";
-import { ApiError, checkDeadline, getAllJobs, getXComs, putDeadline } from "./api";
+import { ApiError, checkDeadline, getAllJobs, getXComs, putDeadline, serverNow } from "./api";
 import type { TrainingJob } from "./contract";
 
 const databaseError = { detail: { reason: "Database error", message: "Serious error when handling your request." } };
@@ -36,17 +36,24 @@ test("other errors are reported without a retry", async () => {
 
 test("the report of one mapped task instance is found among any number of reports", async () => {
   const entry = { key: "report", task_id: "drift", map_index: 60 };
-  const fetch = mockFetch(response(200, { xcom_entries: [entry] }), response(200, { ...entry, value: 1 }));
-  expect(await getXComs("retrain", "run", "report", "drift", 60)).toEqual([{ ...entry, value: 1 }]);
+  const fetch = mockFetch(
+    response(200, { xcom_entries: [entry], total_entries: 61 }),
+    response(200, { ...entry, value: 1 }),
+  );
+  expect(await getXComs("retrain", "run", "report", "drift", 60)).toEqual({
+    entries: [{ ...entry, value: 1 }],
+    further: 60,
+  });
   expect(new URL(String(fetch.mock.calls[0]?.[0])).searchParams.get("map_index")).toBe("60");
 });
 
 test("a request without a response ends with an error", async () => {
-  vi.spyOn(AbortSignal, "timeout").mockReturnValue(AbortSignal.abort());
+  const timeout = vi.spyOn(AbortSignal, "timeout").mockReturnValue(AbortSignal.abort());
   mockFetch().mockImplementation((_, { signal }) =>
     signal?.aborted ? Promise.reject(signal.reason) : new Promise(() => {}),
   );
   await expect(getAllJobs()).rejects.toThrow("Airflow does not respond. The page retries automatically.");
+  expect(timeout).toHaveBeenCalledWith(15_000); // else the page shows old data as if they were new
 });
 
 const job = { dag_id: "retrain", run_id: "run", task_id: "train", map_index: -1 } as TrainingJob;
@@ -65,4 +72,13 @@ test("a deadline is checked as it was typed", async () => {
   expect(url).toBe("http://localhost/paceline/api/dags/retrain/dagRuns/run/deadline/check");
   expect(JSON.parse(options.body)).toMatchObject({ deadline: "1h30m", jobs: [{ task_id: "train", map_index: -1 }] });
   await expect(checkDeadline([job], "soon", seen)).rejects.toEqual(new ApiError(422, "deadline: got 'soon'"));
+});
+
+test("the age of a sample is by the clock of the server, whatever that of the browser", async () => {
+  const at = new Date("2030-01-01T12:00:00Z");
+  const fetch = mockFetch();
+  vi.setSystemTime(at.getTime() + 90_000);
+  fetch.mockResolvedValue(new Response("{}", { headers: { Date: at.toUTCString() } }));
+  await getAllJobs();
+  expect(serverNow()).toBe(at.getTime());
 });

@@ -56,11 +56,12 @@ function absoluteUrl(path: string): string {
 const BACKOFF_MS = [100, 300, 900];
 
 const TIMEOUT_MS = 60_000;
+const JOBS_TIMEOUT_MS = 15_000; // of what a page asks for each second or two
 
-async function request<T>(path: string, options: RequestInit = {}, tries = 0): Promise<T> {
+async function request<T>(path: string, options: RequestInit = {}, timeoutMs = TIMEOUT_MS, tries = 0): Promise<T> {
   let response: Response;
   try {
-    const signal = AbortSignal.timeout(TIMEOUT_MS); // else the page shows its last data forever
+    const signal = AbortSignal.timeout(timeoutMs); // else the page shows its last data forever
     response = await fetch(absoluteUrl(path), { credentials: "same-origin", signal, ...options });
   } catch {
     const consequence =
@@ -69,13 +70,15 @@ async function request<T>(path: string, options: RequestInit = {}, tries = 0): P
         : "The page retries automatically.";
     throw new ApiError(0, `Airflow does not respond. ${consequence}`);
   }
+  const sentAt = Date.parse(response.headers.get("Date") ?? "");
+  if (!Number.isNaN(sentAt)) aheadMs = Date.now() - sentAt;
   if (!response.ok) {
     const body: unknown = await response.json().catch(() => null);
     const detail = body && typeof body === "object" && "detail" in body ? body.detail : null;
     const backoff = BACKOFF_MS[tries];
     if (backoff !== undefined && isDatabaseError(detail)) {
       await new Promise((resolve) => setTimeout(resolve, backoff));
-      return request<T>(path, options, tries + 1);
+      return request<T>(path, options, timeoutMs, tries + 1);
     }
     const text = typeof detail === "string" ? detail : `Airflow returned status ${response.status}.`;
     throw new ApiError(response.status, MESSAGES[response.status] ?? text);
@@ -87,13 +90,18 @@ function isDatabaseError(detail: unknown): boolean {
   return !!detail && typeof detail === "object" && "reason" in detail && detail.reason === "Database error";
 }
 
+let aheadMs = 0; // of the browser's clock
+
+/** Return the time in ms since 1970 by the clock of Airflow's server: that of the browser may be wrong. */
+export const serverNow = () => Date.now() - aheadMs;
+
 const encode = encodeURIComponent;
 const runUrl = (dagId: string, runId: string) => `dags/${encode(dagId)}/dagRuns/${encode(runId)}`;
 
 export const getRunJobs = (dagId: string, runId: string) =>
-  request<RunJobs>(`paceline/api/${runUrl(dagId, runId)}/jobs`);
+  request<RunJobs>(`paceline/api/${runUrl(dagId, runId)}/jobs`, {}, JOBS_TIMEOUT_MS);
 
-export const getAllJobs = (recent = 50) => request<AllJobs>(`paceline/api/jobs?recent=${recent}`);
+export const getAllJobs = (recent = 50) => request<AllJobs>(`paceline/api/jobs?recent=${recent}`, {}, JOBS_TIMEOUT_MS);
 
 export const getOverview = () => request<Overview>("paceline/api/overview");
 
@@ -178,8 +186,9 @@ function requestDeadline<T>(method: string, path: string, jobs: TrainingJob[], d
 }
 
 /**
- * Return the XComs that the tasks of a run have stored under a key, for example drift reports; at most 50. With
- * `mapIndex`, return only those of the task instances with this index (-1 if they are not mapped).
+ * Return the XComs that the tasks of a run have stored under a key, for example drift reports: at most 50, and the
+ * number of `further` ones. With `mapIndex`, return only those of the task instances with this index (-1 if they are
+ * not mapped).
  */
 export async function getXComs(
   dagId: string,
@@ -187,17 +196,18 @@ export async function getXComs(
   key: string,
   taskId = "~",
   mapIndex?: number,
-): Promise<XComEntry[]> {
+): Promise<{ entries: XComEntry[]; further: number }> {
   const tasks = `api/v2/${runUrl(dagId, runId)}/taskInstances`;
   const mapped = mapIndex === undefined ? "" : `&map_index=${mapIndex}`;
-  const list = await request<{ xcom_entries: XComEntry[] }>(
+  const list = await request<{ xcom_entries: XComEntry[]; total_entries: number }>(
     `${tasks}/${taskId === "~" ? "~" : encode(taskId)}/xcomEntries?xcom_key=${encode(key)}${mapped}&limit=50`,
   );
-  return Promise.all(
+  const entries = await Promise.all(
     list.xcom_entries.map((entry) =>
       request<XComEntry>(
         `${tasks}/${encode(entry.task_id)}/xcomEntries/${encode(key)}?map_index=${entry.map_index}&deserialize=true`,
       ),
     ),
   );
+  return { entries, further: list.total_entries - entries.length };
 }

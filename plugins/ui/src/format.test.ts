@@ -8,6 +8,7 @@ import {
   devicesNote,
   formatDevices,
   formatDuration,
+  formatMean,
   formatTick,
   formatTime,
   formatTotal,
@@ -98,9 +99,14 @@ test.each([
   expect(devicesNote(makePace({ max_devices: 2, ceiling: null, quantum: 0.05, ...changed }))).toBe(note);
 });
 
+test("a mean of one device is singular", () => {
+  expect([formatMean(1, "core"), formatMean(1.25, "device")]).toEqual(["1 core", "1.25 devices"]);
+});
+
 test("a worker has the name of its machine", () => {
   expect(shortName("train.gate-1")).toBe("gate-1");
   expect(shortName("train", 3)).toBe("train [3]");
+  expect(shortName("train.gate-1.example.com")).toBe("train.gate-1.example.com");
 });
 
 test.each([
@@ -136,10 +142,25 @@ test("a distributed job with a machine without recent samples is in danger", () 
   expect(teamStatus(workers.slice(0, 1), pace, nameOf, now).text).toBe("on time");
 });
 
+test("a distributed job with a failed worker is not on time while the worker waits for its next try", () => {
+  const pace = makePace();
+  const failed = { state: "up_for_retry", task_id: "train.gate-1", pace: makePace({ state: "failed" }) } as TrainingJob;
+  const now = Date.parse(pace.updated_at);
+  expect(teamStatus([failed], pace, (job) => shortName(job.task_id), now)).toMatchObject({
+    ...{ level: "bad", text: "gate-1: failed, waiting for its next try" },
+  });
+});
+
 test("times are in Airflow's time zone", () => {
   const noon = new Date("2030-01-01T12:00:00Z");
   expect(formatTime(noon, noon, "Europe/Berlin")).toContain("13:00:00");
   expect(formatTime(noon, new Date("2030-01-03T12:00:00Z"), "UTC")).toMatch(/^[^ ]*1[^ ]*, 12:00:00$/); // no line break
+});
+
+test("a time of another year has its year", () => {
+  const at = new Date("2030-01-01T12:00:00Z");
+  expect(formatTime(at, new Date("2031-01-01T12:00:00Z"), "UTC")).toMatch(/2030.*, 12:00:00$/);
+  expect(formatTime(at, new Date("2030-03-01T12:00:00Z"), "UTC")).not.toContain("2030");
 });
 
 test.each([

@@ -1,5 +1,5 @@
 // Texts for times, amounts and statuses, shared by all pages.
-import type { Pace } from "./api";
+import { type Pace, serverNow } from "./api";
 import type { PoolView, TrainingJob } from "./contract";
 import { timeZone } from "./look/zone";
 
@@ -105,7 +105,7 @@ const FINAL_STATES = ["success", "failed", "skipped", "upstream_failed", "remove
 export const isEnded = (job: TrainingJob) => job.state !== null && FINAL_STATES.includes(job.state);
 
 /** Return the status of a job. The state of its task in Airflow takes precedence over its last sample. */
-export function jobStatus(job: TrainingJob, now = Date.now()): Status {
+export function jobStatus(job: TrainingJob, now = serverNow()): Status {
   const { pace, state } = job;
   const status = deadlineStatus(pace);
   if (state === "success" && pace.state === "failed") return { ...status, level: "unknown", text: "marked as success" };
@@ -124,10 +124,14 @@ export function teamStatus(
   workers: TrainingJob[],
   combined: Pace,
   nameOf: (job: TrainingJob) => string,
-  now = Date.now(),
+  now = serverNow(),
 ): Status {
   const status = deadlineStatus(combined);
   for (const job of workers.filter((one) => !isEnded(one))) {
+    if (job.pace.state === "failed") {
+      const text = job.state === "running" || job.state === "deferred" ? "failed" : "failed, waiting for its next try";
+      return { ...status, level: "bad", text: `${nameOf(job)}: ${text}` };
+    }
     const interruption = interruptionOf(job, now);
     if (interruption) return { ...status, level: "danger", text: `${nameOf(job)}: ${interruption}` };
   }
@@ -143,7 +147,7 @@ function interruptionOf({ pace, state }: TrainingJob, now: number): string | nul
 }
 
 /** Return the seconds until the deadline, negative after it; they count from `now` if the newest sample is old. */
-export function secondsLeft({ deadline_s, t_s, updated_at }: Pace, now = Date.now()): number {
+export function secondsLeft({ deadline_s, t_s, updated_at }: Pace, now = serverNow()): number {
   const ageS = (now - Date.parse(updated_at)) / 1000;
   return (deadline_s ?? 0) - t_s - (ageS > SILENT_S ? ageS : 0);
 }
@@ -183,7 +187,8 @@ export function formatTotal(paces: Pace[]): string {
 
 /** Format a mean allocation, which may be a part of a device: `1.25 devices`. */
 export function formatMean(amount: number, unit: Unit): string {
-  return `${Number(amount.toFixed(2))} ${unit}s`;
+  const text = String(Number(amount.toFixed(2)));
+  return `${text} ${unit}${text === "1" ? "" : "s"}`;
 }
 
 /** Format a label of an axis with as many digits as distinguish it from its neighbours, `step` away. */
@@ -194,18 +199,26 @@ export function formatTick(value: number, step: number): string {
   return Math.abs(value) >= 1e6 && power.length < plain.length ? power : plain;
 }
 
-/** Format a time in the time zone selected in Airflow, with the day if it is not today. */
+/** Format a time in the time zone selected in Airflow, with the day if it is not today, and the year if it is another. */
 export function formatTime(at: Date, now = new Date(), zone = timeZone()): string {
   const format = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" } as const;
   const time = at.toLocaleTimeString(undefined, { ...format, timeZone: zone });
-  const day = (when: Date) =>
-    when.toLocaleDateString(undefined, { month: "short", day: "numeric", timeZone: zone }).replaceAll(" ", "\u00a0");
+  const year = (when: Date) => when.toLocaleDateString(undefined, { year: "numeric", timeZone: zone });
+  const day = (when: Date) => {
+    const withYear = year(when) === year(now) ? {} : ({ year: "numeric" } as const);
+    const date = when.toLocaleDateString(undefined, { month: "short", day: "numeric", timeZone: zone, ...withYear });
+    return date.replaceAll(" ", "\u00a0");
+  };
   return day(at) === day(now) ? time : `${day(at)}, ${time}`;
 }
 
-/** Return the last part of a task id: `train.gate-1` -> `gate-1`. The last part of a worker's id is its machine. */
+/**
+ * Return a task id without its group: `train.gate-1` -> `gate-1`. Only an id with one dot has a known group: the name
+ * of a worker's machine may contain dots, too.
+ */
 export function shortName(taskId: string, mapIndex = -1): string {
-  const name = taskId.slice(taskId.lastIndexOf(".") + 1);
+  const parts = taskId.split(".");
+  const name = parts.length === 2 ? (parts[1] ?? "") : taskId;
   return mapIndex >= 0 ? `${name} [${mapIndex}]` : name;
 }
 

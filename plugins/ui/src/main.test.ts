@@ -1,3 +1,4 @@
+import { onlineManager, type QueryClient } from "@tanstack/react-query";
 import { Children, isValidElement, type ReactElement, type ReactNode } from "react";
 import { expect, test, vi } from "vitest";
 
@@ -17,4 +18,16 @@ test("the page of another run keeps no state, such as a typed deadline", () => {
   const page = (runId: string) => findRunPage(PluginComponent({ dagId: "retrain", runId }));
   expect(page("monday")?.key).toBe(page("monday")?.key);
   expect(page("monday")?.key).not.toBe(page("tuesday")?.key);
+});
+
+test("without network, the page asks Airflow and sends changes at once", async () => {
+  const { client } = (PluginComponent({}) as ReactElement<{ client: QueryClient }>).props;
+  onlineManager.setOnline(false);
+  try {
+    expect(await client.fetchQuery({ queryKey: ["run"], queryFn: () => "answer" })).toBe("answer");
+    const change = client.getMutationCache().build(client, { mutationFn: () => Promise.resolve("changed") });
+    expect(await change.execute(undefined)).toBe("changed");
+  } finally {
+    onlineManager.setOnline(true);
+  }
 });

@@ -13,7 +13,11 @@ import { WideRunPage } from "./retraining/WideRunPage";
 
 const queries = new QueryClient({
   defaultOptions: {
+    // A browser without network may still reach Airflow. And a change must not wait for the network: after an hour,
+    // the user may no longer want it.
+    mutations: { networkMode: "always" },
     queries: {
+      networkMode: "always",
       // Retry network errors and server errors, not client errors (4xx).
       retry: (failures, error) =>
         !(error instanceof ApiError && error.status >= 400 && error.status < 500) && failures < 3,

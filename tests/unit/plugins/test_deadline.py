@@ -242,6 +242,8 @@ def test_page_gets_the_deadline_after_the_earliest_origin(session: Session) -> N
     targets = [TargetTask(task_id=task_id, seen=now) for task_id in ("second", "first")]
     change = DeadlineChange(deadline=(now + timedelta(seconds=90)).isoformat(), jobs=targets)
     assert check_deadline("dag", "run", change, session) == pytest.approx(100.0)
+    change.deadline = "100s"  # of each job's own time
+    assert check_deadline("dag", "run", change, session) == pytest.approx(105.0)
     change.jobs.append(TargetTask(task_id="unknown", seen=now))
     with pytest.raises(HTTPException, match="unknown is not training"):
         check_deadline("dag", "run", change, session)

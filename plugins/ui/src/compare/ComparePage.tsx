@@ -7,13 +7,12 @@ import { formatTime, isEnded } from "../format";
 import { GuideLink } from "../look/GuideLink";
 import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
-import { modelPath, type VersionRow, versionsOf } from "../model/versionsOf";
+import { modelPath, MOST_COMPARED, type VersionRow, versionsOf } from "../model/versionsOf";
 import { runPath } from "../retraining/RunLink";
 import { Curves } from "./Curves";
 import { entriesOf, type Entry, figuresOf, type StoredRun } from "./entriesOf";
 
 const REFRESH_MS = 10_000;
-const MOST = 8; // as many colours as the charts have
 
 /** The runs of some versions of a model side by side. The URL names the model, the registry and the versions. */
 export function ComparePage() {
@@ -22,7 +21,8 @@ export function ComparePage() {
   const chosen = [...new Set(parameters.getAll("version").map(Number))];
   const query = useQuery({ queryKey: ["model", registry, model], queryFn: () => getModel(registry, model) });
   const rows = query.data ? versionsOf(query.data).rows.filter(({ run }) => run) : [];
-  const shown = rows.filter(({ version }) => chosen.includes(version)).slice(0, MOST);
+  const found = rows.filter(({ version }) => chosen.includes(version));
+  const shown = found.slice(0, MOST_COMPARED);
   const choose = (version: number, isChosen: boolean) =>
     setParameters(
       (before) => {
@@ -56,7 +56,7 @@ export function ComparePage() {
             size="sm"
             minW="6.5rem"
             checked={chosen.includes(version)}
-            disabled={!chosen.includes(version) && shown.length >= MOST}
+            disabled={!chosen.includes(version) && shown.length >= MOST_COMPARED}
             onCheckedChange={({ checked }) => choose(version, checked === true)}
           >
             <Checkbox.HiddenInput />
@@ -65,6 +65,11 @@ export function ComparePage() {
           </Checkbox.Root>
         ))}
       </HStack>
+      {found.length > shown.length ? (
+        <Notice kind="warning">
+          The newest {shown.length} of {found.length} chosen versions are shown.
+        </Notice>
+      ) : null}
       <Comparison rows={shown} />
     </Stack>
   );
@@ -158,7 +163,8 @@ function Figures({ entries }: { entries: Entry[] }) {
       </Table.ScrollArea>
       <Text fontSize="xs" color="fg.muted">
         Duration and deadline count from the start of the deadline. Core hours are the cost: the allocation over time.
-        Scores before and after are from the same hold-out data; those of another run may be from other data.
+        Scores before and after are from the same hold-out data; those of another run may be from other data. They are
+        left empty if the run has several trainings, because the version may be from any of them.
       </Text>
     </Stack>
   );

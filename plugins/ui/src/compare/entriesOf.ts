@@ -1,17 +1,7 @@
 // Builds the columns of a comparison: one for each training of the chosen versions' runs.
 import { type History, jobKey, type Pace } from "../api";
 import type { TrainingJob } from "../contract";
-import {
-  formatClock,
-  formatMean,
-  isEnded,
-  jobStatus,
-  nameOfUnit,
-  shortName,
-  type Status,
-  teamStatus,
-  unitOf,
-} from "../format";
+import { formatClock, formatMean, isEnded, jobStatus, nameOfUnit, type Status, teamStatus, unitOf } from "../format";
 import type { VersionRow } from "../model/versionsOf";
 import { groupJobs } from "../pace/groupJobs";
 import {
@@ -34,6 +24,8 @@ export interface StoredRun {
 export interface Entry {
   /** `version 3`, with the name of the job if the run has several. */
   name: string;
+  /** Whether the run has only this training, so that it is the version's. */
+  isOnly: boolean;
   row: VersionRow;
   startedAt: string | null;
   pace: Pace;
@@ -56,10 +48,12 @@ export function entriesOf(row: VersionRow, run: StoredRun): Entry[] {
       offsetS: offsets[at] ?? 0,
       ended: isEnded(job),
     }));
-    const job = several ? prefix.replace(/\.$/, "") : shortName(first.task_id, first.map_index);
+    const task = first.map_index >= 0 ? `${first.task_id} [${first.map_index}]` : first.task_id;
+    const job = several ? prefix.replace(/\.$/, "") : task;
     return [
       {
         name: groups.length > 1 ? `version ${row.version}, ${job}` : `version ${row.version}`,
+        isOnly: groups.length === 1,
         row,
         startedAt: first.started_at,
         pace: several ? combined : first.pace,
@@ -70,13 +64,19 @@ export function entriesOf(row: VersionRow, run: StoredRun): Entry[] {
   });
 }
 
-/** Return the names and texts of the figures of a training. */
-export function figuresOf({ pace, series, status, row: { evaluation } }: Entry): [name: string, text: string][] {
+/** Return the names and texts of the figures of a training, without scores if the version may be from another one. */
+export function figuresOf({
+  pace,
+  series,
+  status,
+  isOnly,
+  row: { evaluation },
+}: Entry): [name: string, text: string][] {
   const { deadline_s: deadline } = pace;
   const unit = unitOf(pace);
   const mean = meanDevices(series);
   const score = (value: number | null | undefined) => (value == null ? "not stored" : value.toPrecision(4));
-  return [
+  const figures: [string, string][] = [
     ["Duration", formatClock(pace.t_s)],
     ["Deadline", deadline === null ? "none" : formatClock(deadline)],
     ["Deviation", status.text],
@@ -85,6 +85,10 @@ export function figuresOf({ pace, series, status, row: { evaluation } }: Entry):
       `${nameOfUnit(unit)} hours`,
       mean === null ? "not stored" : Number((deviceSeconds(series) / 3600).toPrecision(3)).toString(),
     ],
+  ];
+  if (!isOnly) return figures;
+  return [
+    ...figures,
     [
       "Score before",
       evaluation?.championVersion == null

@@ -31,10 +31,16 @@ export function DriftReports({
     queryFn: () => getXComs(dagId, runId, "report", taskId, only),
     refetchInterval: live ? REFRESH_MS : false,
   });
-  const shown = (reports.data ?? []).filter((entry) => isReport(entry.value));
+  const further = reports.data?.further ?? 0;
+  const shown = (reports.data?.entries ?? []).filter((entry) => isReport(entry.value));
   return (
     <Stack gap={6}>
       {reports.isError ? <Notice kind="error">Drift reports: {reports.error.message}</Notice> : null}
+      {further ? (
+        <Notice kind="warning">
+          At most {further} further report{further === 1 ? " is" : "s are"} not shown here: open the page of their task.
+        </Notice>
+      ) : null}
       {shown.map((entry) => (
         <ReportCard
           key={`${entry.task_id} ${entry.map_index}`}

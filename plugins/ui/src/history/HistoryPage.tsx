@@ -1,6 +1,6 @@
 import { Button, HStack, NativeSelect, Stack, Text } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
-import { useState } from "react";
+import { useRef, useState } from "react";
 import { useNavigate, useSearchParams } from "react-router-dom";
 
 import { getDriftHistory, getSubjects, subjectQuery } from "../api";
@@ -25,7 +25,9 @@ export function HistoryPage() {
   const navigate = useNavigate();
   const watched = useQuery({ queryKey: ["subjects"], queryFn: getSubjects, refetchInterval: REFRESH_MS });
   const known = watched.data?.map(({ subject }) => subject) ?? [];
-  const shown = readSubject(parameters) ?? known[0];
+  const first = useRef<Subject>(undefined); // stays: the model checked last may be another after each request
+  first.current ??= known[0];
+  const shown = readSubject(parameters) ?? first.current;
   const isKnown = shown && known.some((subject) => subjectQuery(subject) === subjectQuery(shown));
   const choices = shown && !isKnown ? [shown, ...known] : known;
   return (

@@ -21,7 +21,7 @@ export function LastReport({ check }: { check: HistoryCheck }) {
     queryFn: () => getXComs(dag_id, run_id, "report", task_id ?? "", map_index),
     enabled: task_id !== null, // the alarm of an event trigger has no report
   });
-  const report = query.data?.map(({ value }) => value).find(isReport);
+  const report = query.data?.entries.map(({ value }) => value).find(isReport);
   if (query.isError) return <Notice kind="error">Report of the last check: {query.error.message}</Notice>;
   if (!report?.features?.length) return null;
   return (

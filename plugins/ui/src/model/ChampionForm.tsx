@@ -8,6 +8,7 @@ import { Notice } from "../look/Notice";
 import type { VersionRow } from "./versionsOf";
 
 interface Props {
+  /** The champion that the user has seen: Airflow rejects the change if there is another. */
   reading: ChampionReading;
   row: VersionRow;
   onClose: (promotion: ShownPromotion | null) => void;

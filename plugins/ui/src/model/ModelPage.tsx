@@ -4,7 +4,7 @@ import { useState } from "react";
 import { Link, useNavigate, useSearchParams } from "react-router-dom";
 
 import { getModel } from "../api";
-import type { ModelView, ShownPromotion } from "../contract";
+import type { ChampionReading, ModelView, ShownPromotion } from "../contract";
 import { formatTime } from "../format";
 import { historyPath } from "../history/subjects";
 import { GuideLink } from "../look/GuideLink";
@@ -12,7 +12,7 @@ import { Loading } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { ChampionForm } from "./ChampionForm";
 import { VersionTable } from "./VersionTable";
-import { comparePath, type VersionRow, versionsOf } from "./versionsOf";
+import { comparePath, compareText, MOST_COMPARED, type VersionRow, versionsOf } from "./versionsOf";
 
 const REFRESH_MS = 15_000;
 
@@ -57,7 +57,8 @@ export function ModelPage() {
 function Versions({ view }: { view: ModelView }) {
   const navigate = useNavigate();
   const [chosen, setChosen] = useState<number[]>([]);
-  const [changing, setChanging] = useState<VersionRow | null>(null);
+  // What the user saw when they opened the dialog: the newest reading may have another champion.
+  const [changing, setChanging] = useState<{ reading: ChampionReading; row: VersionRow } | null>(null);
   const [changed, setChanged] = useState<ShownPromotion | null>(null);
   const { reading, refusal, promotions, older } = view;
   const table = versionsOf(view);
@@ -78,10 +79,10 @@ function Versions({ view }: { view: ModelView }) {
           <Button
             size="xs"
             variant="outline"
-            disabled={chosen.length < 2}
+            disabled={chosen.length < 2 || chosen.length > MOST_COMPARED}
             onClick={() => void navigate(comparePath(reading, chosen))}
           >
-            {chosen.length < 2 ? "Compare runs: choose two or more" : `Compare ${chosen.length} runs`}
+            {compareText(chosen.length)}
           </Button>
         </HStack>
         <VersionTable
@@ -93,7 +94,7 @@ function Versions({ view }: { view: ModelView }) {
           }
           change={(row) => {
             setChanged(null);
-            setChanging(row);
+            setChanging({ reading, row });
           }}
         />
         <Text fontSize="xs" color="fg.muted">
@@ -105,8 +106,7 @@ function Versions({ view }: { view: ModelView }) {
       {promotions.length ? <Champions promotions={promotions} /> : null}
       {changing ? (
         <ChampionForm
-          reading={reading}
-          row={changing}
+          {...changing}
           onClose={(promotion) => {
             setChanging(null);
             setChanged(promotion);

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { ModelView, ShownVersion, TaskResultEvaluationResult } from "../contract";
-import { comparePath, modelPath, versionsOf } from "./versionsOf";
+import { comparePath, compareText, modelPath, versionsOf } from "./versionsOf";
 
 const at = (version: number) => `2030-01-0${version}T12:00:00Z`;
 const stored = (version: number, changed: Partial<ShownVersion> = {}): ShownVersion => ({
@@ -67,4 +67,13 @@ test("addresses name the registry and the versions", () => {
   const model = { model: "churn", registry: "s3://a@b/c?d" };
   expect(modelPath(model)).toBe("/plugin/retraining/model?model=churn&registry=s3%3A%2F%2Fa%40b%2Fc%3Fd");
   expect(comparePath(model, [3, 1])).toContain("&version=3&version=1");
+});
+
+test("two to eight versions are compared", () => {
+  expect([1, 2, 8, 9].map(compareText)).toEqual([
+    "Compare runs: choose two or more",
+    "Compare 2 runs",
+    "Compare 8 runs",
+    "Compare runs: choose at most 8",
+  ]);
 });

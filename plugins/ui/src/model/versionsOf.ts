@@ -62,6 +62,15 @@ export function versionsOf(view: ModelView): VersionTable {
 export const modelPath = ({ model, registry }: { model: string; registry: string }) =>
   `/plugin/retraining/model?${new URLSearchParams({ model, registry }).toString()}`;
 
+/** The most versions whose runs are compared: as many as the charts have colours. */
+export const MOST_COMPARED = 8;
+
+/** Return the text of the button that compares the runs of `chosen` versions. */
+export function compareText(chosen: number): string {
+  if (chosen > MOST_COMPARED) return `Compare runs: choose at most ${MOST_COMPARED}`;
+  return chosen < 2 ? "Compare runs: choose two or more" : `Compare ${chosen} runs`;
+}
+
 /** Return the path of the page that compares the runs of some versions. */
 export const comparePath = ({ model, registry }: { model: string; registry: string }, versions: number[]) => {
   const chosen = versions.map((version): [string, string] => ["version", String(version)]);

@@ -11,7 +11,7 @@ import { ChartSection, type LegendEntry } from "./ChartSection";
 import { ChartTools } from "./ChartTools";
 import { csvOf, download } from "./csv";
 import { indexAt, TimeSlider } from "./TimeSlider";
-import { type Column, originOf, padRange, type Series, valueAt } from "./series";
+import { type Column, padRange, type Series, valueAt } from "./series";
 import { smooth, type Smoothing, SMOOTHINGS } from "./smooth";
 import { type Times, useTimes } from "./times";
 import { type Span, zoomBy } from "./zoom";
@@ -86,7 +86,7 @@ export function Charts({ name, series, pace, events, stored }: Props) {
         zoomBy={(factor) => setZoom(zoomBy(factor, zoom, [0, endT], cursorT))}
         smoothing={hasLoss || reportedMetrics.length ? smoothing : null}
         setSmoothing={setSmoothing}
-        save={() => download(`${name}.csv`, csvOf(stored, series, originOf(pace)))}
+        save={() => download(`${name}.csv`, csvOf(stored, series, times.origin))}
       />
       <ChartSection
         title="Progress"

@@ -2,9 +2,11 @@ import { createElement, type ReactNode } from "react";
 import { renderToStaticMarkup } from "react-dom/server";
 import { beforeEach, expect, test, vi } from "vitest";
 
+import type { Pace } from "../api";
 import type { TrainingJob } from "../contract";
 import { makePace } from "../samples";
 import { DeadlineForm } from "./DeadlineForm";
+import { combineWorkers } from "./series";
 
 const state = vi.hoisted(() => ({ check: {}, change: {}, text: "", clicks: [] as (() => void)[], typed: "" }));
 
@@ -45,11 +47,16 @@ beforeEach(() => {
   Object.assign(state, { check: {}, change: {}, text: "", clicks: [], typed: "" });
 });
 
-function render(pending = false): string {
-  const pace = makePace({ deadline_s: 1800 });
+function render(pending = false, late: number[] = [0]): string {
+  // A worker that has begun later counts fewer seconds.
+  const paces = late.map((lateS) => makePace({ t_s: 60 - lateS, deadline_s: 1800 - lateS }));
   const deadline = { value: "30m", by: null, updated_at: "2030-01-01T12:00:00+00:00", pending };
-  const job = { dag_id: "retrain", run_id: "run", task_id: "train", map_index: -1, deadline, pace } as TrainingJob;
-  return renderToStaticMarkup(createElement(DeadlineForm, { jobs: [job], paces: [pace], pace, mayChange: true }));
+  const jobs = paces.map(
+    (pace, at) =>
+      ({ dag_id: "retrain", run_id: "run", task_id: `train-${at}`, map_index: -1, deadline, pace }) as TrainingJob,
+  );
+  const pace = combineWorkers(jobs) as Pace;
+  return renderToStaticMarkup(createElement(DeadlineForm, { jobs, paces, pace, mayChange: true }));
 }
 
 const countSteps = (html: string, disabled: string) =>
@@ -80,6 +87,18 @@ test.each([
 ])("after the text %o with the check %o, a step of 5 min leads to %s", (text, check, typed) => {
   Object.assign(state, { text, check });
   render();
+  state.clicks.at(-1)?.();
+  expect(state.typed).toBe(typed);
+});
+
+test.each([
+  ["", {}, "2030-01-01T12:34:30Z"],
+  ["2030-01-01T12:34:30Z", { data: 2100 }, "2030-01-01T12:39:30Z"],
+  ["2030-01-01T12:34:30Z", {}, "2030-01-01T12:39:30Z"], // before the server has checked the first
+  ["40m", { data: 2445 }, "2030-01-01T12:45:15Z"],
+])("workers that have not begun at the same time get a time: after %o with the check %o, %s", (text, check, typed) => {
+  Object.assign(state, { text, check });
+  render(false, [0, 45]);
   state.clicks.at(-1)?.();
   expect(state.typed).toBe(typed);
 });

@@ -63,13 +63,21 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
       </Notice>
     );
   }
-  const origin = originOf(pace);
+  const origin = Math.min(...jobs.map((job) => originOf(job.pace).getTime())); // of the seconds of a check
   const from = pace.deadline_s ?? pace.forecast_s ?? pace.t_s;
+  const fromS = (originOf(pace).getTime() - origin) / 1000 + from;
   const [small = 5, large] = STEPS_S.filter((step) => step <= from / 2).slice(-2);
   const steps = large ? [-large, -small, small, large] : [-small, small];
   // The steps count from the deadline of the newest sample, which is then not the one that the user would replace.
   const isPending = change.isPending || (acceptedS == null && jobs.some((job) => job.deadline?.pending));
-  const [, movedToS] = /^(\d+)s$/.exec(text) ?? []; // by a step that the server has not checked yet
+  // Each job counts a duration from its own start, so several jobs get a time.
+  const textOf = (seconds: number) =>
+    jobs.length > 1
+      ? new Date(1000 * Math.round(origin / 1000 + seconds)).toISOString().replace(".000Z", "Z")
+      : `${Math.round(seconds)}s`;
+  const [, movedBy] = /^(\d+)s$/.exec(text) ?? [];
+  // Of a step that the server has not checked yet.
+  const movedToS = movedBy ? Number(movedBy) : text.endsWith("Z") ? (Date.parse(text) - origin) / 1000 : fromS;
   const submit = (event: React.FormEvent) => {
     event.preventDefault();
     if (acceptedS !== undefined) change.mutate();
@@ -101,9 +109,7 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
                 size="xs"
                 variant="outline"
                 disabled={isPending}
-                onClick={() =>
-                  updateText(`${Math.max(Math.round((acceptedS ?? Number(movedToS ?? from)) + step), 1)}s`)
-                }
+                onClick={() => updateText(textOf(Math.max((acceptedS ?? movedToS) + step, 1)))}
               >
                 {step > 0 ? "+" : "−"}
                 {formatDuration(step)}
@@ -114,8 +120,8 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
         <Box id={hintId} minH="1.5em">
           {acceptedS != null ? (
             <Text fontSize="sm">
-              {formatClock(acceptedS)} after the start, {formatTime(new Date(origin.getTime() + acceptedS * 1000))}{" "}
-              {timeZone()}: <b data-testid="preview">{previewText(paces, pace, acceptedS)}</b>
+              {formatClock(acceptedS)} after the start, {formatTime(new Date(origin + acceptedS * 1000))} {timeZone()}:{" "}
+              <b data-testid="preview">{previewText(paces, pace, origin + acceptedS * 1000)}</b>
             </Text>
           ) : (
             <Text fontSize="sm" color={rejected ? "fg.error" : "fg.muted"}>
@@ -130,8 +136,8 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
   );
 }
 
-function previewText(paces: Pace[], pace: Pace, seconds: number): string {
-  const preview = previewAll(paces, seconds);
+function previewText(paces: Pace[], pace: Pace, deadlineMs: number): string {
+  const preview = previewAll(paces, deadlineMs);
   switch (preview.kind) {
     case "unknown":
       return "no forecast yet";

@@ -39,7 +39,7 @@ function StoredRun({ name, job }: { name: string; job: TrainingJob }) {
   const pace = lastSample(history, job.pace);
   return (
     // The start of the earlier run is not stored.
-    <TimeKindContext value="start">
+    <TimeKindContext value="start only">
       <Charts name={name} series={toSeries(history, [])} pace={pace} events={history.events} stored={history} />
       <EventList events={history.events} pace={pace} />
     </TimeKindContext>

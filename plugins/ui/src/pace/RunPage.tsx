@@ -3,7 +3,7 @@ import { Box, Stack } from "@chakra-ui/react";
 import { DriftReports } from "../drift/DriftReports";
 import { formatTime, shortName } from "../format";
 import { GuideLink } from "../look/GuideLink";
-import { Loading } from "../look/Loading";
+import { Loading, problemOf } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { unstartedStatus } from "../retraining/recentJobs";
 import { groupJobs } from "./groupJobs";
@@ -31,11 +31,12 @@ export function RunPage({
     (job) => !taskId || (job.task_id === taskId && job.map_index === Number(mapIndex ?? -1)),
   );
   const histories = useHistories(jobs);
+  const problem = problemOf(run);
   const [timeKind, setTimeKind] = useTimeKind();
   if (run.isPending) return <Loading query={run} height="20rem" />;
   return (
     <Stack gap={6}>
-      {run.isError ? <Notice kind="error">{run.error.message}</Notice> : null}
+      {problem ? <Notice kind="error">{problem}</Notice> : null}
       {unstarted.map((job) => (
         <Notice key={`${job.task_id} ${job.map_index}`} kind={job.state === "failed" ? "error" : "warning"}>
           {shortName(job.task_id, job.map_index)}: {unstartedStatus(job).text} ({formatTime(new Date(job.at))}).{" "}

@@ -22,6 +22,11 @@ test("a stored history is exported with all its columns", () => {
   );
 });
 
+test("samples whose origin is not known have no time", () => {
+  const series = { ...toSeries(null, []), t: [2], progress: [10], setpoint: [9], devices: [4], loss: [null] };
+  expect(csvOf(null, series, null)).toBe("t_s,progress_pct,setpoint_pct,devices,loss\n2,10,9,4,\n");
+});
+
 test("the combined samples of workers are exported from their series", () => {
   const series = { ...toSeries(null, []), t: [2], progress: [10], setpoint: [9], devices: [4], loss: [null] };
   expect(csvOf(null, series, origin)).toBe(

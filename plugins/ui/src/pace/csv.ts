@@ -2,8 +2,11 @@
 import type { History } from "../api";
 import type { Series } from "./series";
 
-/** Return the samples as CSV: the time, the seconds after the origin, and all stored columns, else those of `series`. */
-export function csvOf(history: History | null, series: Series, origin: Date): string {
+/**
+ * Return the samples as CSV: the time, the seconds after the origin, and all stored columns, else those of `series`.
+ * Without an origin, the rows have no time.
+ */
+export function csvOf(history: History | null, series: Series, origin: Date | null): string {
   const metrics = Object.entries(series.metrics).map(([name, values]) => [`metric.${name}`, values] as const);
   const columns = [
     ["progress_pct", series.progress] as const,
@@ -17,8 +20,12 @@ export function csvOf(history: History | null, series: Series, origin: Date): st
     ? history.samples
     : series.t.map((t, index) => [t, ...columns.map(([, values]) => values[index] ?? null)]);
   const at = names.indexOf("t_s");
-  const time = (row: (number | null)[]) => new Date(origin.getTime() + 1000 * (row[at] ?? 0)).toISOString();
-  const lines = [["time", ...names], ...rows.map((row) => [time(row), ...row.map((value) => value ?? "")])];
+  const time = (row: (number | null)[]) =>
+    origin ? [new Date(origin.getTime() + 1000 * (row[at] ?? 0)).toISOString()] : [];
+  const lines = [
+    [...(origin ? ["time"] : []), ...names],
+    ...rows.map((row) => [...time(row), ...row.map((value) => value ?? "")]),
+  ];
   return lines.map((line) => `${line.map((cell) => quote(String(cell))).join(",")}\n`).join("");
 }
 

@@ -2,6 +2,7 @@ import { expect, test } from "vitest";
 
 import { makePace } from "../samples";
 import { devicesNeeded, preview, previewAll, remainingSeconds } from "./preview";
+import { originOf } from "./series";
 
 const exact = { sd: 0, sd_devices: 1, exponent_sd: 0 };
 const remaining = { work_s: 100, exponent: 1, after_s: 2, usable_devices: null, ...exact };
@@ -36,6 +37,12 @@ test("a ceiling limits the devices", () => {
   expect(preview(pace, 112)).toMatchObject({ kind: "missed", maxDevices: 0.5 });
 });
 
+test("a job without devices is previewed on its maximum", () => {
+  const pace = makePace({ t_s: 10, max_devices: 2, ceiling: 0, state: "preempted", remaining });
+  expect(preview(pace, 112)).toEqual({ kind: "met", devices: expect.closeTo(1) });
+  expect(preview(pace, 42)).toMatchObject({ kind: "missed", lateS: expect.closeTo(20), maxDevices: 2 });
+});
+
 test("a distant deadline is met early with the minimum allocation", () => {
   const pace = makePace({ t_s: 10, min_devices: 0.5, remaining });
   expect(preview(pace, 412)).toEqual({ kind: "early", earlyS: expect.closeTo(200) });
@@ -48,7 +55,10 @@ test("unknown remaining work is reported", () => {
 test("the preview of several workers depends on the slowest worker and sums the devices", () => {
   const quick = makePace({ t_s: 10, remaining: { ...remaining, work_s: 50 } });
   const slow = makePace({ t_s: 10, remaining });
-  expect(previewAll([quick, slow], 112)).toEqual({ kind: "met", devices: expect.closeTo(1.5) });
-  expect(previewAll([quick, slow], 52)).toEqual({ kind: "missed", lateS: expect.closeTo(10), maxDevices: 4 });
-  expect(previewAll([quick, makePace({ t_s: 10 })], 112)).toEqual({ kind: "unknown" });
+  const after = (seconds: number) => originOf(quick).getTime() + 1000 * seconds;
+  expect(previewAll([quick, slow], after(112))).toEqual({ kind: "met", devices: expect.closeTo(1.5) });
+  expect(previewAll([quick, slow], after(52))).toEqual({ kind: "missed", lateS: expect.closeTo(10), maxDevices: 4 });
+  expect(previewAll([quick, makePace({ t_s: 10 })], after(112))).toEqual({ kind: "unknown" });
+  const later = makePace({ ...slow, t_s: 0 }); // it has begun 10 s later
+  expect(previewAll([quick, later], after(112))).toEqual(previewAll([quick, slow], after(112)));
 });

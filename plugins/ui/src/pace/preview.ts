@@ -1,6 +1,7 @@
 // Previews the effect of a new deadline, with the speed model of `paceline.control.RemainingWork`.
 import type { Pace } from "../api";
 import type { Remaining } from "../contract";
+import { originOf } from "./series";
 
 /** Return the remaining seconds of a job on a number of devices. */
 export function remainingSeconds(remaining: Remaining, devices: number): number {
@@ -22,11 +23,16 @@ export type Preview =
   | { kind: "early"; earlyS: number }
   | { kind: "missed"; lateS: number; maxDevices: number };
 
+/** Return the most devices that a job may get; while it has none, because it is preempted or waits, its maximum. */
+function maxDevicesOf({ max_devices, min_devices, ceiling }: Pace): number {
+  return ceiling === null || ceiling < min_devices ? max_devices : Math.min(max_devices, ceiling);
+}
+
 /** Preview a deadline that is `deadlineS` seconds after its origin. */
 export function preview(pace: Pace, deadlineS: number): Preview {
   const { remaining } = pace;
   if (!remaining) return { kind: "unknown" };
-  const maxDevices = Math.min(pace.max_devices, pace.ceiling ?? Infinity);
+  const maxDevices = maxDevicesOf(pace);
   const left = deadlineS - pace.t_s;
   const neededForDeadline = devicesNeeded(remaining, left);
   if (neededForDeadline === null || neededForDeadline > maxDevices * 1.005) {
@@ -41,15 +47,15 @@ export function preview(pace: Pace, deadlineS: number): Preview {
   return { kind: "met", devices: Math.min(Math.ceil(needed / pace.quantum - 1e-9) * pace.quantum, maxDevices) };
 }
 
-/** Preview a deadline for several workers: all workers must meet the deadline; their devices are summed. */
-export function previewAll(paces: Pace[], deadlineS: number): Preview {
-  const each = paces.map((pace) => preview(pace, deadlineS));
+/** Preview a deadline, in ms since 1970, for several workers: all must meet it; their devices are summed. */
+export function previewAll(paces: Pace[], deadlineMs: number): Preview {
+  const each = paces.map((pace) => preview(pace, (deadlineMs - originOf(pace).getTime()) / 1000));
   const [first] = each;
   if (each.length === 1 && first) return first;
   if (!each.length || each.some((one) => one.kind === "unknown")) return { kind: "unknown" };
   const missed = each.filter((one) => one.kind === "missed");
   if (missed.length) {
-    const maxDevices = paces.reduce((all, pace) => all + Math.min(pace.max_devices, pace.ceiling ?? Infinity), 0);
+    const maxDevices = paces.reduce((all, pace) => all + maxDevicesOf(pace), 0);
     return { kind: "missed", lateS: Math.max(...missed.map((one) => one.lateS)), maxDevices };
   }
   const early = each.filter((one) => one.kind === "early");

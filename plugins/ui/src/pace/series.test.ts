@@ -84,6 +84,12 @@ test("a combined job has ended if all tasks have ended, whatever the last sample
   expect(combineWorkers([worker({}, "failed")])?.state).toBe("failed");
 });
 
+test("a combined job has failed while all its workers wait for their next try, and trains while one trains", () => {
+  const failed = worker({ state: "failed" }, "up_for_retry");
+  expect(combineWorkers([failed, failed])?.state).toBe("failed");
+  expect(combineWorkers([failed, worker({})])?.state).toBe("training");
+});
+
 test("combined series have all times, and an ended worker has no devices", () => {
   const a = toSeries(null, [
     makePace({ t_s: 1, devices: 1, progress_pct: 10 }),

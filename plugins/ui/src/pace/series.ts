@@ -122,7 +122,7 @@ export function combineWorkers(workers: TrainingJob[]): Pace | null {
   const names = new Set(all.flatMap(({ pace }) => Object.keys(pace.metrics)));
   const newest = counted.reduce((a, b) => (a.pace.updated_at > b.pace.updated_at ? a : b));
   const has = (state: Pace["state"]) => counted.some(({ pace }) => pace.state === state);
-  const order = ["detached", "waiting", "preempted", "starting", "training", "finishing"] as const;
+  const order = ["detached", "waiting", "preempted", "starting", "training", "finishing", "failed"] as const;
   const ended = all.some(({ one }) => one.state === "failed") ? "failed" : "finished";
   return {
     ...newest.pace,

@@ -17,6 +17,11 @@ test("all times of a job are durations, or all are times of day in the user's zo
   expect([day.value(90), day.other(90)]).toEqual([day.text(90), "after 1:30"]);
 });
 
+test("without the time of the start, no time of day is known", () => {
+  const { text, other, origin } = timesOf("start only", pace, "Europe/Berlin", now);
+  expect([text(90), other(90), origin]).toEqual(["1:30", undefined, null]);
+});
+
 test("a time of day is on the axis at its seconds since midnight", () => {
   const { shift, label } = timesOf("day", pace, "Europe/Berlin", now);
   expect(shift).toBe(13 * 3600 + 0.5);
@@ -32,4 +37,10 @@ test("labels that are hours or days apart have dates", () => {
   expect(labelOf(midnight, 6 * 3600, "UTC")).toMatch(/2/);
   expect(labelOf(new Date("2030-01-02T06:00:00Z"), 6 * 3600, "UTC")).toBe("06:00");
   expect(labelOf(new Date("2030-01-02T06:00:00Z"), 86_400, "UTC")).not.toContain(":");
+});
+
+test("labels of days have the right date after a change of the clocks", () => {
+  const days = [0, 1, 2, 3].map((day) => new Date(Date.parse("2026-10-24T00:00:00+02:00") + day * 86_400_000));
+  const dates = days.map((at) => labelOf(at, 86_400, "Europe/Berlin").replace(/\D/g, ""));
+  expect(dates).toEqual(["24", "25", "26", "27"]);
 });

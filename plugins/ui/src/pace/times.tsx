@@ -9,7 +9,8 @@ import { originOf } from "./series";
 /** How a page shows times: as durations from the start of the deadline, or as times of day. */
 export type TimeKind = "start" | "day";
 
-export const TimeKindContext = createContext<TimeKind>("start");
+/** `start only`: the user has no choice, because the time of the start is not stored. */
+export const TimeKindContext = createContext<TimeKind | "start only">("start");
 
 const STORED_AS = "paceline.times";
 const NAMES: Record<TimeKind, string> = { start: "from the start", day: "of day" };
@@ -55,8 +56,10 @@ export interface Times {
   text: (t: number) => string;
   /** The same as a value of its own, which must not be taken for the other kind. */
   value: (t: number) => string;
-  /** The same time in the other kind. */
-  other: (t: number) => string;
+  /** The same time in the other kind; `undefined` if the time of the start is not known. */
+  other: (t: number) => string | undefined;
+  /** The time of the start, if it is known. */
+  origin: Date | null;
   /** Add these seconds to the times of an axis, so that round labels are round times. */
   shift: number;
   /** Format a label of this axis; the labels are `step` seconds apart. */
@@ -64,16 +67,16 @@ export interface Times {
 }
 
 /** Return the functions that format the times of a job. */
-export function timesOf(kind: TimeKind, pace: Pace, zone = timeZone(), now = new Date()): Times {
+export function timesOf(kind: TimeKind | "start only", pace: Pace, zone = timeZone(), now = new Date()): Times {
   const origin = originOf(pace);
   const at = (t: number) => new Date(origin.getTime() + 1000 * t);
   const ofDay = (t: number) => formatTime(at(t), now, zone);
-  if (kind === "start") {
-    return { text: formatClock, value: formatDuration, other: (t) => `at ${ofDay(t)}`, shift: 0, label: formatClock };
-  }
+  const fromStart = { text: formatClock, value: formatDuration, shift: 0, label: formatClock };
+  if (kind === "start only") return { ...fromStart, other: () => undefined, origin: null };
+  if (kind === "start") return { ...fromStart, other: (t) => `at ${ofDay(t)}`, origin };
   const shift = secondsOfDay(origin, zone) + origin.getMilliseconds() / 1000;
   const label = (shifted: number, step: number) => labelOf(at(shifted - shift), step, zone);
-  return { text: ofDay, value: ofDay, other: (t) => `after ${formatClock(t)}`, shift, label };
+  return { text: ofDay, value: ofDay, other: (t) => `after ${formatClock(t)}`, shift, label, origin };
 }
 
 export const useTimes = (pace: Pace): Times => timesOf(useContext(TimeKindContext), pace);
@@ -82,8 +85,11 @@ const DAY_S = 86_400;
 
 /** Return a label of an axis with times of day: a date at midnight and for steps of days; seconds for short steps. */
 export function labelOf(at: Date, step: number, zone = timeZone()): string {
-  if (step >= DAY_S || (step >= DAY_S / 8 && secondsOfDay(at, zone) === 0))
-    return at.toLocaleDateString(undefined, { month: "short", day: "numeric", timeZone: zone });
+  if (step >= DAY_S || (step >= DAY_S / 8 && secondsOfDay(at, zone) === 0)) {
+    // The midnight of a tick is an hour off after a change of the clocks; its noon is on the same day.
+    const noon = new Date(at.getTime() + (1000 * DAY_S) / 2);
+    return noon.toLocaleDateString(undefined, { month: "short", day: "numeric", timeZone: zone });
+  }
   const seconds = step < 60 ? ({ second: "2-digit" } as const) : {};
   return at.toLocaleTimeString(undefined, {
     ...{ hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZone: zone },

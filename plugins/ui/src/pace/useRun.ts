@@ -8,16 +8,18 @@ import { type Series, toSeries } from "./series";
 
 const REFRESH_MS = 1000;
 const IDLE_REFRESH_MS = 5000;
+const ENDED_REFRESH_MS = 15_000;
 const HISTORY_REFRESH_MS = 5000;
 const MAX_LIVE_SAMPLES = 120;
 
-/** Fetch the jobs of a run: every second while a job is running, else every 5 s. */
+/** Fetch the jobs of a run: every second while a job is running, else every 5 s; after the run has ended, every 15 s. */
 export function useRun(dagId: string, runId: string) {
   return useQuery({
     queryKey: ["run", dagId, runId],
     queryFn: () => getRunJobs(dagId, runId),
     refetchInterval: ({ state: { data } }) => {
-      if (data && (data.state === "success" || data.state === "failed") && data.jobs.every(isEnded)) return false;
+      if (data && (data.state === "success" || data.state === "failed") && data.jobs.every(isEnded))
+        return ENDED_REFRESH_MS;
       return !data || data.jobs.some((job) => !isEnded(job)) ? REFRESH_MS : IDLE_REFRESH_MS;
     },
   });

@@ -6,7 +6,7 @@ import { getPool, getPools } from "../api";
 import type { PoolView } from "../contract";
 import { formatDevices, unitOfPool } from "../format";
 import { Figure, FigureGrid } from "../look/Figure";
-import { Loading } from "../look/Loading";
+import { Loading, problemOf } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { ArbiterCard } from "./ArbiterCard";
 import { GuideLink } from "../look/GuideLink";
@@ -37,6 +37,7 @@ export function PoolPage() {
     refetchInterval: REFRESH_MS,
     placeholderData: keepPreviousData,
   });
+  const problem = problemOf(pool);
   const others = (names.data ?? []).filter((one) => one.name !== name);
   const view = pool.data?.name === name ? pool.data : null; // keepPreviousData also keeps the pool before
   return (
@@ -80,9 +81,9 @@ export function PoolPage() {
           </HStack>
         </HStack>
       </HStack>
-      {pool.isError ? (
+      {problem ? (
         <Notice kind="error">
-          {pool.error.message} <GuideLink to="sharing" />
+          {problem} <GuideLink to="sharing" />
         </Notice>
       ) : null}
       {view ? (

@@ -5,7 +5,7 @@ import { useNavigate, useParams } from "react-router-dom";
 
 import { getAllJobs, getChampions, getOverview } from "../api";
 import { HistoryPage } from "../history/HistoryPage";
-import { Loading } from "../look/Loading";
+import { Loading, problemOf } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { Pools } from "../pools/Pools";
 import { Fleet } from "./Fleet";
@@ -14,6 +14,7 @@ import { Recent } from "./Recent";
 import { Running } from "./Running";
 
 const JOBS_REFRESH_MS = 2000;
+const RECENT_REFRESH_MS = 10_000; // up to 500 jobs
 const RECENT_STEP = 50;
 const MAX_RECENT = 500; // of the server
 const OVERVIEW_REFRESH_MS = 30_000;
@@ -23,17 +24,24 @@ export function RetrainingPage() {
   const { tab = "recent", name } = useParams();
   const navigate = useNavigate();
   const [recent, setRecent] = useState(RECENT_STEP);
-  const all = useQuery({
-    queryKey: ["all", recent],
-    queryFn: () => getAllJobs(recent),
+  const [isRecent, isOverview] = [tab === "recent", ["models", "fleet"].includes(tab)];
+  const running = useQuery({
+    queryKey: ["running"],
+    queryFn: () => getAllJobs(0),
     refetchInterval: JOBS_REFRESH_MS,
+  });
+  const ended = useQuery({
+    queryKey: ["ended", recent],
+    queryFn: () => getAllJobs(recent),
+    refetchInterval: RECENT_REFRESH_MS,
+    enabled: isRecent,
     placeholderData: keepPreviousData,
   });
   const overview = useQuery({
     queryKey: ["overview"],
     queryFn: getOverview,
     refetchInterval: OVERVIEW_REFRESH_MS,
-    enabled: ["models", "fleet"].includes(tab), // the query covers 90 days; run it only for the tabs that need it
+    enabled: isOverview, // the query covers 90 days; run it only for the tabs that need it
   });
   const champions = useQuery({
     queryKey: ["champions"],
@@ -41,15 +49,17 @@ export function RetrainingPage() {
     refetchInterval: OVERVIEW_REFRESH_MS,
     enabled: tab === "models",
   });
-  const error = all.error ?? overview.error;
+  // A query keeps its error on the tabs that do not use it.
+  const problem =
+    problemOf(running) ?? (isRecent ? problemOf(ended) : null) ?? (isOverview ? problemOf(overview) : null);
   return (
     <Stack gap={6}>
       <Heading as="h1" size="xl">
         Retraining
       </Heading>
-      {error ? <Notice kind="error">{error.message}</Notice> : null}
-      {all.isPending ? <Loading query={all} height="8rem" /> : null}
-      {all.data ? <Running jobs={all.data.running} /> : null}
+      {problem ? <Notice kind="error">{problem}</Notice> : null}
+      {running.isPending ? <Loading query={running} height="8rem" /> : null}
+      {running.data ? <Running jobs={running.data.running} /> : null}
       <Tabs.Root
         value={tab}
         onValueChange={({ value }) => void navigate(`/plugin/retraining/${value}`)}
@@ -65,11 +75,12 @@ export function RetrainingPage() {
           <Tabs.Trigger value="pools">Pools</Tabs.Trigger>
         </Tabs.List>
         <Tabs.Content value="recent">
-          {all.data ? (
+          {ended.isPending ? <Loading query={ended} height="20rem" /> : null}
+          {ended.data ? (
             <Recent
-              jobs={[...all.data.recent, ...all.data.unstarted]}
+              jobs={[...ended.data.recent, ...ended.data.unstarted]}
               showMore={
-                all.data.recent.length + all.data.unstarted.length < recent || recent >= MAX_RECENT
+                ended.data.recent.length + ended.data.unstarted.length < recent || recent >= MAX_RECENT
                   ? null
                   : () => setRecent(Math.min(recent * 2, MAX_RECENT))
               }
@@ -77,6 +88,7 @@ export function RetrainingPage() {
           ) : null}
         </Tabs.Content>
         <Tabs.Content value="models">
+          {overview.isPending ? <Loading query={overview} height="20rem" /> : null}
           {overview.data ? (
             <Models
               overview={overview.data}
@@ -89,7 +101,8 @@ export function RetrainingPage() {
           <HistoryPage />
         </Tabs.Content>
         <Tabs.Content value="fleet">
-          {overview.data && all.data ? <Fleet overview={overview.data} running={all.data.running} /> : null}
+          {overview.isPending ? <Loading query={overview} height="20rem" /> : null}
+          {overview.data && running.data ? <Fleet overview={overview.data} running={running.data.running} /> : null}
         </Tabs.Content>
         <Tabs.Content value="pools">
           <Pools />

@@ -1,6 +1,12 @@
 import { expect, test } from "vitest";
 
-import type { ChampionReading, EvaluationResult, PromotionResult, TaskResultPromotionResult } from "../contract";
+import type {
+  ChampionReading,
+  DriftSummary,
+  EvaluationResult,
+  PromotionResult,
+  TaskResultPromotionResult,
+} from "../contract";
 import { scaleOf } from "./evaluationsOf";
 import { modelsOf } from "./modelsOf";
 
@@ -139,4 +145,16 @@ test("a model's metric and direction are those of the newest evaluation, and onl
   const position = scaleOf(model?.evaluations ?? [], "loss");
   expect([-0.1, 0, 0.1].map(position)).toEqual([4, 50, 96]);
   expect(scaleOf([], "loss")(0)).toBe(50);
+});
+
+test("a drift check is shown with the model and the registry that it names, else with the model of its DAG", () => {
+  const checked = (reason: string, changed: Partial<DriftSummary> = {}) => result<DriftSummary>({ reason, ...changed });
+  const shown = (...drift: ReturnType<typeof checked>[]) =>
+    modelsOf({ evaluations: [evaluated(1, 0.7)], promotions: [], schedules: [], drift }, undefined)[0]?.drift?.value
+      .reason;
+  const other = checked("about fraud", { model: "fraud" });
+  expect(shown(other, checked("about churn", { model: "churn", registry: "s3://models" }))).toBe("about churn");
+  expect(shown(other, checked("elsewhere", { model: "churn", registry: "s3://staging" }))).toBeUndefined();
+  expect(shown(other, checked("of the DAG"), checked("about churn", { model: "churn" }))).toBe("about churn");
+  expect(shown(other, checked("of the DAG"))).toBe("of the DAG");
 });

@@ -15,13 +15,16 @@ export interface Model {
   champion: Champion;
   /** Why the newest promotion task promoted nothing; `null` if it did. */
   refusal: string | null;
-  /** The newest drift check of a DAG that evaluates this model. */
+  /** The newest drift check that names this model, else the newest of its DAG that names no model. */
   drift: TaskResultDriftSummary | null;
 }
 
 const UNNAMED = "This is switched off, or the evaluation does not name the registry.";
 
 const modelKey = ({ model, registry }: { model: string; registry?: string | null }) => `${registry ?? ""} ${model}`;
+
+/** Return whether two results may be about one registry; not every result names it. */
+const isSame = (first?: string | null, second?: string | null) => !first || !second || first === second;
 
 /** Return every evaluated model, the most recently evaluated first. */
 export function modelsOf({ evaluations, promotions, drift }: Overview, readings: Readings): Model[] {
@@ -43,7 +46,10 @@ export function modelsOf({ evaluations, promotions, drift }: Overview, readings:
       evaluations: evaluationsOf(own(evaluations), ownPromotions),
       champion: championOf(Array.isArray(readings) ? find(readings) : readings, ownPromotions),
       refusal: newest?.promoted === false ? newest.reason : null,
-      drift: drift.find((result) => result.dag_id === dag_id) ?? null,
+      drift:
+        drift.find(({ value: check }) => check.model === value.model && isSame(check.registry, value.registry)) ??
+        drift.find((result) => result.dag_id === dag_id && !result.value.model) ??
+        null,
     });
   }
   return [...models.values()];

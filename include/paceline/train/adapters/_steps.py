@@ -19,7 +19,7 @@ from paceline.train._track import track
 from paceline.train._values import bad_value, whole_number
 from paceline.train.job import ENV_SERVER, is_worker
 from paceline.train.pacing import threads as _threads
-from paceline.train.saving.checkpoint import Resume, check_every_s, checkpoint_folder
+from paceline.train.saving.checkpoint import Position, Resume, check_every_s, checkpoint_folder
 from paceline.train.saving.library import LibraryCheckpoint
 from paceline.train.saving.steps import OptimizerSteps
 
@@ -168,6 +168,8 @@ class Steps:
             raise bad_value(argument, steps, f"{stored} as in the checkpoint, or another checkpoint folder")
         loader: Any = range(steps)
         if total is not None:
+            if self.resume is not None:
+                steps = _period(self.resume.position, steps)
             loader = self._periods = _Periods(steps, total)
             epochs = math.ceil(total / steps)
         self._loop = track(loader, epochs=epochs, total=total, device=device, threads=threads)
@@ -283,6 +285,13 @@ class _WhenReady(OptimizerSteps):
 
     def complete(self, done: int) -> bool:
         return self._ready()
+
+
+def _period(position: Position, steps: int) -> int:
+    """Return the length of the periods before the ``position``, which a restart keeps; ``steps`` if it is unknown."""
+    if position.epoch:
+        return (position.done - position.batch) // position.epoch
+    return max(steps, position.batch)
 
 
 class _Periods:

@@ -64,7 +64,6 @@ class PacelineCallback(Callback):
         self._epoch_start: list[dict[str, Any]] = []  # random states at the start of the epoch, by loader
         self._batch = 0  # batches done in this epoch
         self._seen = self._total = 0
-        self._period = 0  # steps between two validations
         self._fit_loop: Any = None  # Lightning's
         self._started = self._saving = self._step_ended = self._counts_batches = False
         self._epoch_ended = False
@@ -120,7 +119,6 @@ class PacelineCallback(Callback):
         """Add the state that Lightning does not save, and reject one that could not be restored."""
         if self._saving:
             checkpoint["callbacks"][self.state_key] |= {
-                "period": self._period,
                 "should_stop": trainer.should_stop,  # before min_epochs or min_steps, training goes on
                 "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
                 "training": _lightning_state.capture(trainer, pl_module),
@@ -164,9 +162,8 @@ class PacelineCallback(Callback):
         _replace_sigterm_handler()
         accumulated = 1 if self._counts_batches else _lightning_steps.accumulated(trainer, trainer.current_epoch)
         period = _lightning_steps.between_validations(trainer, accumulated)
-        self._period = loaded.get("period") or min(period, self._total)
         steps.start(
-            self._period,
+            min(period, self._total),
             total=self._total,
             device=trainer.strategy.root_device.type,
             validation=_lightning_steps.validation_batches(trainer, self._loaders[0]) / accumulated,
@@ -323,6 +320,7 @@ class PacelineCallback(Callback):
             total = self._steps.resume.position.total
             self._steps.start(total, total=total)
             self._steps.advance()
+            self._steps.end(trained=False)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Leave the loop."""

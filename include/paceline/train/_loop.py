@@ -123,6 +123,11 @@ class Loop(Generic[T]):
         if self.on_stop is not None:
             self.on_stop()
 
+    def expect(self, total: int, epochs: int) -> None:
+        """Expect another number of batches and epochs, and continue even after ``stop_early``."""
+        self.stopped, self._given_total, self.epochs = False, total, epochs
+        self.total = self._planned_total()
+
     def check_now(self) -> None:
         """Check right after this batch whether to save, to show progress or to end on a signal."""
         self._next_check_s = _NOW

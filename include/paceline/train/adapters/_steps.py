@@ -19,7 +19,7 @@ from paceline.train._track import track
 from paceline.train._values import bad_value, whole_number
 from paceline.train.job import ENV_SERVER, is_worker
 from paceline.train.pacing import threads as _threads
-from paceline.train.saving.checkpoint import Resume, check_every_s, checkpoint_folder
+from paceline.train.saving.checkpoint import Position, Resume, check_every_s, checkpoint_folder
 from paceline.train.saving.library import LibraryCheckpoint
 from paceline.train.saving.steps import OptimizerSteps
 
@@ -91,10 +91,12 @@ class Steps:
         folder = checkpoint_folder(path)
         self.restored: Path | None = None  # folder with the library's files, to be read before the first step
         self.resume: Resume | None = None
+        self._number = session.loops_started
         self._within, self._thread = within, threading.get_ident()
         self._calls = 0 if within is None else running_calls(within, self._thread)
         self._loop: Loop[int] | None = None
         self._steps: Iterator[int] | None = None
+        self._periods: _Periods | None = None
         self._saver: LibraryCheckpoint | None = None
         if session.loop is not None:
             return
@@ -166,7 +168,10 @@ class Steps:
             raise bad_value(argument, steps, f"{stored} as in the checkpoint, or another checkpoint folder")
         loader: Any = range(steps)
         if total is not None:
-            loader, epochs = _Periods(steps, total), math.ceil(total / steps)
+            if self.resume is not None:
+                steps = _period(self.resume.position, steps)
+            loader = self._periods = _Periods(steps, total)
+            epochs = math.ceil(total / steps)
         self._loop = track(loader, epochs=epochs, total=total, device=device, threads=threads)
         self._loop.validation_batches = validation
         self._loop.on_stop = on_stop
@@ -179,6 +184,19 @@ class Steps:
             session.loop = self._loop  # for reports and stop_early() before the first step, when callbacks are replayed
             session.close_abandoned = self._close_abandoned if self._calls else None
         _threads.library_pool = pool
+
+    def reset(self) -> None:
+        """Leave the loop, if it was started: the library has handled an error, and starts again from ``restored``.
+
+        If newer checkpoints have replaced ``restored``, the library starts without a checkpoint.
+        """
+        if self._loop is None:
+            return
+        _session.current.loops_started = self._number  # the next loop takes the place of this one
+        self.close()
+        self._loop = self._periods = None
+        if self._saver is not None and self.restored is not None and not self.restored.is_dir():
+            self.restored = self.resume = self._saver.resume = None
 
     def advance(self) -> bool:
         """End the current step and begin the next; return whether there is a next step.
@@ -200,6 +218,15 @@ class Steps:
             self._forget()
             raise
         return True
+
+    def extend(self, total: int) -> None:
+        """Expect ``total`` steps, and continue with the next one even if they are done or after ``stop_early``.
+
+        Call it before ``advance`` if the library decides when training ends. ``start`` needs a ``total``, too.
+        """
+        if self._loop is not None and self._periods is not None:
+            self._periods.total = max(total, self._loop.done + 2)  # the step that ends, and the next
+            self._loop.expect(total, math.ceil(self._periods.total / self._periods.steps))
 
     @property
     def stopping(self) -> bool:
@@ -260,16 +287,26 @@ class _WhenReady(OptimizerSteps):
         return self._ready()
 
 
+def _period(position: Position, steps: int) -> int:
+    """Return the length of the periods before the ``position``, which a restart keeps; ``steps`` if it is unknown."""
+    if position.epoch:
+        return (position.done - position.batch) // position.epoch
+    return max(steps, position.batch)
+
+
 class _Periods:
-    """The steps of each period of ``steps`` steps; the last period ends with step ``total``."""
+    """The steps of each period of ``steps`` steps; the last period ends with step ``total``, which may change."""
 
     def __init__(self, steps: int, total: int) -> None:
-        self._steps, self._total = steps, total
+        self.steps, self.total = steps, total
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        first = self._epoch * self._steps
-        return iter(range(first, min(first + self._steps, self._total)))
+        step = self._epoch * self.steps
+        end = step + self.steps
+        while step < min(end, self.total):
+            yield step
+            step += 1

@@ -120,30 +120,32 @@ class PacelineCallback(TrainerCallback):
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Let ``train`` resume from the newest checkpoint."""
-        self._trainer = local_variables(Trainer.__init__)["self"]
-        self._trainer.train = self._resuming(self._trainer.train)
+        trainer = local_variables(Trainer.__init__)["self"]
+        trainer.train = self._resuming(trainer, trainer.train)
 
-    def _resuming(self, train: Callable[..., TrainOutput]) -> Callable[..., TrainOutput]:
+    def _resuming(self, trainer: Any, train: Callable[..., TrainOutput]) -> Callable[..., TrainOutput]:
         def train_from_checkpoint(resume_from_checkpoint: Any = None, *arguments: Any, **options: Any) -> TrainOutput:
-            if self._trainer.args.world_size > 1:
-                processes = f"{self._trainer.args.world_size} processes"
+            self._trainer = trainer  # several Trainers may have this callback
+            args = trainer.args
+            if args.world_size > 1:
+                processes = f"{args.world_size} processes"
                 raise bad_value("world_size", processes, "one process: do not start the training with torchrun")
-            args = self._trainer.args
             if args.ignore_data_skip:
                 accepted = "False: otherwise, a restarted training repeats the first batches of the epoch"
                 raise bad_value("ignore_data_skip", True, accepted)
-            identity = _identity(self._trainer)
+            trial = options.get("trial", arguments[0] if arguments else None)
+            if trial is not None:
+                _apply_trial(trainer, trial)
+            identity = _identity(trainer)
             steps = self._steps = Steps(self._save, fingerprint=identity, path=self._path, every_s=self._every_s)
-            self._step_ended = False
-            self._loaded, restored, evaluates = None, None, args.eval_on_start
+            restored, evaluates = None, args.eval_on_start
             if steps.restored is not None:
                 (restored,) = steps.restored.glob("checkpoint-*")
-                if (state := steps.restored / _STATE).exists():
-                    self._loaded = torch.load(state, map_location=args.device, weights_only=True)
                 args.eval_on_start = False  # it was done before the restart; callbacks would count it twice
             try:
                 return train(str(restored) if restored else resume_from_checkpoint, *arguments, **options)
             except _HasEnded as ended:
+                _leave_training(trainer)
                 return ended.output
             finally:
                 args.eval_on_start = evaluates
@@ -173,21 +175,27 @@ class PacelineCallback(TrainerCallback):
             trainer.state.stateful_callbacks = stateful
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Start the loop."""
+        """Start the loop; after an error that ``auto_find_batch_size`` handles, start it again."""
         steps = self._steps
         if steps is None:
             raise RuntimeError("PacelineCallback was added after the constructor: pass it to Trainer(callbacks=[...])")
-        period = _steps_between_evaluations(args, state)
+        steps.reset()
+        self._step_ended = self._paused = False
+        self._epoch_start = {}
+        total = max(steps.done + state.max_steps - state.global_step, 1)
         steps.start(
-            min(period, state.max_steps),
-            total=state.max_steps,
+            min(_steps_between_evaluations(args, state), total),
+            total=total,
             device=args.device.type,
             validation=_evaluation_batches(self._trainer) / args.gradient_accumulation_steps,
             on_stop=self._stop,
         )
         if not steps.advance():
             raise _HasEnded(TrainOutput(state.global_step, float("nan"), {}))
+        self._loaded = None
         if steps.restored is not None:
+            if (saved := steps.restored / _STATE).exists():
+                self._loaded = torch.load(saved, map_location=args.device, weights_only=True)
             self._restore(state)
 
     def _restore(self, state: TrainerState) -> None:
@@ -252,6 +260,23 @@ class PacelineCallback(TrainerCallback):
         """Write the final checkpoint."""
         if self._steps is not None:
             self._steps.end()
+
+
+def _apply_trial(trainer: Any, trial: Any) -> None:
+    """Apply the parameters of a search to the arguments and the model, which identify the training.
+
+    ``train`` does it again: with the same trial, the result is the same.
+    """
+    trainer._hp_search_setup(trial)
+    if trainer.model_init is not None:
+        trainer.model = trainer.call_model_init(trial)
+
+
+def _leave_training(trainer: Any) -> None:
+    """End the call of ``train`` as the Trainer does."""
+    if trainer.neftune_noise_alpha is not None:
+        trainer.neftune_hook_handle.remove()
+    trainer.is_in_train = False
 
 
 class _HasEnded(Exception):

@@ -63,6 +63,7 @@ class PacelineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._batches = 0  # the steps of an epoch
         self._first = 0  # the first epoch of this call to fit
         self._epoch_start: dict[str, Any] = {}  # random states at the start of the epoch
+        self._loader: Any = ()  # torch's, whose generator they contain
         self._resumed: dict[str, Any] = {}  # random states with which a step within an epoch is resumed
         self._step_ended = self._in_epoch = False  # in an epoch: its hooks have been called
 
@@ -86,6 +87,7 @@ class PacelineCallback(keras.callbacks.Callback):  # type: ignore[misc]
         iterator, epochs = fit["epoch_iterator"], fit["epochs"]
         if iterator.num_batches is None:
             raise bad_value("steps_per_epoch", None, "the number of batches, because the data has no length")
+        self._loader = fit["x"] if data.is_torch_loader(fit["x"]) else ()
         self._batches = math.ceil(iterator.num_batches / iterator.steps_per_execution)
         self._others = CallbackStates(others)
         steps = self._steps = Steps(
@@ -146,13 +148,13 @@ class PacelineCallback(keras.callbacks.Callback):  # type: ignore[misc]
             ):  # the other callbacks' hooks have run for this epoch before and after the restart
                 self.model.load_weights(steps.restored / _WEIGHTS)
                 self._others.resume_epoch(self.model)
-            rng.restore(self._epoch_start)
+            data.rewind(self._loader, self._epoch_start)
             if self._batch:
                 iterator = local_variables(keras.Model.fit)["epoch_iterator"]
                 iterator._enumerate_iterator = _skipping(iterator, self._batch, self._resumed)
         else:
             self._epoch, self._batch, self._in_epoch = epoch, 0, True
-            self._epoch_start = rng.capture()
+            self._epoch_start = data.snapshot(self._loader)
             if self._step_ended:
                 self._next_step(steps)
         self._resumed = {}

@@ -5,10 +5,8 @@ Needs the package ``lightning`` or ``pytorch_lightning``.
 
 from __future__ import annotations
 
-import math
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +18,7 @@ from paceline.train._values import bad_value
 from paceline.train.saving import data
 from paceline.train.saving.store import check_loadable
 
-from . import _lightning_state
+from . import _lightning_state, _lightning_steps
 from ._fingerprint import fingerprint
 from ._steps import Steps
 from ._structure import structure
@@ -66,7 +64,7 @@ class PacelineCallback(Callback):
         self._epoch_start: list[dict[str, Any]] = []  # random states at the start of the epoch, by loader
         self._batch = 0  # batches done in this epoch
         self._seen = self._total = 0
-        self._loaders: list[Any] = []
+        self._fit_loop: Any = None  # Lightning's
         self._started = self._saving = self._step_ended = self._counts_batches = False
         self._epoch_ended = False
         self._stepped: int | None = None  # Lightning's count of batches with an optimizer step, for its loggers
@@ -121,12 +119,19 @@ class PacelineCallback(Callback):
         """Add the state that Lightning does not save, and reject one that could not be restored."""
         if self._saving:
             checkpoint["callbacks"][self.state_key] |= {
+                "should_stop": trainer.should_stop,  # before min_epochs or min_steps, training goes on
                 "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
                 "training": _lightning_state.capture(trainer, pl_module),
             }
             if self._epoch_ended:
                 _lightning_state.begin_epoch(checkpoint["loops"]["fit_loop"])
             check_loadable("checkpoint", checkpoint)
+
+    @property
+    def _loaders(self) -> list[Any]:
+        """The loaders of this epoch, which ``reload_dataloaders_every_n_epochs`` replaces."""
+        combined = self._fit_loop._combined_loader if self._fit_loop is not None else None
+        return [] if combined is None else list(combined.flattened)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch and the random states."""
@@ -148,29 +153,30 @@ class PacelineCallback(Callback):
         steps = self._steps
         if steps is None:
             return
+        loaded = self._loaded or {}
+        self._fit_loop = trainer.fit_loop
+        loop = trainer.fit_loop.epoch_loop
         self._counts_batches = not pl_module.automatic_optimization
         self._seen = trainer.global_step
-        self._total = _total_steps(trainer, self._counts_batches)
+        self._total = steps.done + _lightning_steps.left(trainer, manual=self._counts_batches)
         _replace_sigterm_handler()
-        self._loaders = list(trainer.fit_loop._combined_loader.flattened)
-        accumulated = 1 if self._counts_batches else trainer.accumulate_grad_batches
+        accumulated = 1 if self._counts_batches else _lightning_steps.accumulated(trainer, trainer.current_epoch)
+        period = _lightning_steps.between_validations(trainer, accumulated)
         steps.start(
-            min(_steps_between_validations(trainer, accumulated), self._total),
+            min(period, self._total),
             total=self._total,
             device=trainer.strategy.root_device.type,
-            validation=_validation_batches(trainer, self._loaders[0]) / accumulated,
+            validation=_lightning_steps.validation_batches(trainer, self._loaders[0]) / accumulated,
         )
         self._started = True
-        if not steps.advance():  # training was stopped before a restart
+        if not steps.advance() or loaded.get("should_stop"):  # training was stopped before a restart
             trainer.should_stop = True
-        loaded = self._loaded or {}
-        self._batch = loaded.get("batch", 0)
+        self._batch = 0 if loop._num_ready_batches_reached() else loaded.get("batch", 0)
         self._stepped = loaded.get("stepped")
         self._epoch_start = []
         if self._batch:
             self._call_epoch_start_hooks(trainer, pl_module)
         # No hook of a callback runs right before an epoch's first batch is drawn, nor after the hooks of a batch.
-        loop = trainer.fit_loop.epoch_loop
         for name in ("on_run_start", "on_advance_end"):
             vars(loop).pop(name, None)  # of an earlier call of fit
         loop.on_run_start = partial(self._start_epoch, trainer, loop.on_run_start)
@@ -197,13 +203,14 @@ class PacelineCallback(Callback):
         if self._stepped is not None:  # Lightning may have added 1, depending on its version
             trainer.fit_loop.epoch_loop._batches_that_stepped = self._stepped
             self._stepped = None
-        if self._batch and loaded is not None:
-            self._rewind(loaded["epoch_start"])
+        if loaded is not None:
+            self._rewind(loaded["epoch_start" if self._batch else "now"])
         self._epoch_start = [data.snapshot(loader) for loader in self._loaders]
         if first:  # Lightning has started the iterators already, with random numbers that no checkpoint contains
             for loader in self._loaders:
                 data.set_epoch(loader, trainer.current_epoch)
-            iter(fetcher)
+            if not _starts_iterators(trainer):
+                iter(fetcher)
         if self._batch and loaded is not None:
             for _ in range(self._batch):
                 next(fetcher)
@@ -220,7 +227,7 @@ class PacelineCallback(Callback):
 
         At the end of an epoch, early stopping and Lightning's own checkpoints run after this callback.
         """
-        if not self._started:
+        if not self._started or self._steps is None:
             return
         self._batch = 0
         if self._loaded is not None:
@@ -228,6 +235,7 @@ class PacelineCallback(Callback):
             self._restore(trainer, pl_module)
         elif self._step_ended:
             self._epoch_ended = True
+            self._total = self._steps.done + 1 + _lightning_steps.left(trainer, manual=self._counts_batches)
             self._next_step(trainer)
             self._epoch_ended = False
 
@@ -235,6 +243,10 @@ class PacelineCallback(Callback):
         """Restore the state in the first batch of a resumed epoch."""
         if self._started and self._loaded is not None:
             self._restore(trainer, pl_module)
+
+    def count_batch(self, batch_idx: int) -> None:
+        """Count a batch before the hooks of other callbacks, which may write a checkpoint."""
+        self._batch = batch_idx + 1
 
     def _restore(self, trainer: Any, pl_module: Any) -> None:
         if self._loaded is not None and "training" in self._loaded:
@@ -246,7 +258,6 @@ class PacelineCallback(Callback):
         """End a step, unless a validation or the end of the epoch follows."""
         if not self._started:
             return
-        self._batch = batch_idx + 1
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if loss is not None and getattr(loss, "numel", int)() == 1:
             _session.report(loss=loss)
@@ -265,12 +276,12 @@ class PacelineCallback(Callback):
             trainer.fit_loop.epoch_loop._skip_next_val = False
             return
         lightning(fetcher)
-        if self._step_ended and not (trainer.is_last_batch or self._batch == trainer.num_training_batches):
+        if self._step_ended and not trainer.fit_loop.epoch_loop._is_training_done:
             self._next_step(trainer)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Report the pause before the next period."""
-        if self._started and self._steps is not None and (_by_step(trainer) or trainer.is_last_batch):
+        if self._started and self._steps is not None and (_lightning_steps.by_step(trainer) or trainer.is_last_batch):
             self._steps.pause()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
@@ -284,14 +295,18 @@ class PacelineCallback(Callback):
             _report_metrics(trainer)
 
     def _next_step(self, trainer: Any) -> None:
-        """End a step and begin the next, unless training ends with this step."""
+        """End a step and begin the next, unless training ends with this step.
+
+        Lightning ends it, and not before ``min_epochs`` and ``min_steps``.
+        """
         steps = self._steps
-        if steps is None or steps.done + 1 >= self._total:
+        if steps is None:
             return
         if steps.stopping:
             trainer.should_stop = True
-        elif not trainer.should_stop:
+        if not (trainer.should_stop and trainer.fit_loop._can_stop_early):
             self._step_ended = False
+            steps.extend(self._total)
             steps.advance()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -305,6 +320,7 @@ class PacelineCallback(Callback):
             total = self._steps.resume.position.total
             self._steps.start(total, total=total)
             self._steps.advance()
+            self._steps.end(trained=False)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Leave the loop."""
@@ -327,6 +343,9 @@ class _First(Callback):
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._callback.begin_batch(trainer, pl_module)
 
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._callback.count_batch(batch_idx)
+
 
 def _identity(trainer: Any, pl_module: Any) -> dict[str, str]:
     loader = trainer.fit_loop._data_source.instance  # the loader, if it was passed to fit
@@ -340,48 +359,18 @@ def _identity(trainer: Any, pl_module: Any) -> dict[str, str]:
     )
 
 
+def _starts_iterators(trainer: Any) -> bool:
+    """Return whether Lightning starts the loaders' iterators at the start of this epoch once more."""
+    fit_loop = trainer.fit_loop
+    resuming = getattr(fit_loop, "is_resuming", False)  # unknown to Lightning 2.4
+    return trainer.current_epoch > 0 and not resuming and not fit_loop.epoch_loop.restarting
+
+
 def _replace_sigterm_handler() -> None:
     """Remove Lightning's handler, which ends training without a checkpoint, unless it calls the user's handler."""
     handler = signal.getsignal(signal.SIGTERM)
     if len(getattr(handler, "signal_handlers", ())) == 1 and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _total_steps(trainer: Any, counts_batches: bool) -> int:
-    if not counts_batches:
-        total = trainer.estimated_stepping_batches
-    elif trainer.max_steps == -1 and trainer.max_epochs not in (-1, None):
-        total = trainer.num_training_batches * trainer.max_epochs
-    else:
-        raise bad_value("max_steps", trainer.max_steps, "max_epochs alone, because manual optimization counts batches")
-    if total == float("inf") or total < 1:
-        accepted = "a limit such as Trainer(max_epochs=20), or max_steps for a loader without a length"
-        raise bad_value("max_epochs", trainer.max_epochs, accepted)
-    return int(total)
-
-
-def _by_step(trainer: Any) -> bool:
-    """Return whether the trainer validates after every fixed number of batches, across epochs."""
-    return trainer.check_val_every_n_epoch is None
-
-
-def _steps_between_validations(trainer: Any, accumulated: int) -> int:
-    batches = trainer.val_check_batch if _by_step(trainer) else trainer.num_training_batches
-    return max(1, math.ceil(batches / accumulated)) if batches != float("inf") else sys.maxsize
-
-
-def _validation_batches(trainer: Any, loader: Any) -> float:
-    """Return the number of batches of ``loader`` that take about as long as a validation; 0 if unknown."""
-    combined = trainer.fit_loop.epoch_loop.val_loop._combined_loader
-    if combined is None:  # no validation, or none after the first epoch
-        return 0.0
-    size = getattr(loader, "batch_size", None)
-    batches = (
-        data.forward_batches(number, getattr(one, "batch_size", None), size)
-        for one, number in zip(combined.flattened, trainer.num_val_batches, strict=True)
-    )
-    total = sum(batches)
-    return total / (trainer.check_val_every_n_epoch or 1) if math.isfinite(total) else 0.0
 
 
 def _report_metrics(trainer: Any) -> None:

@@ -83,6 +83,10 @@ def restore_generator(generator: Any, state: Any) -> None:
     if not hasattr(generator, "get_state"):
         generator.bit_generator.state = state
         return
+    if isinstance(state, list) and isinstance(state[0], int):  # of torch, stored as JSON
+        import torch
+
+        state = torch.tensor(state, dtype=torch.uint8)
     if isinstance(state, list):
         import numpy
 

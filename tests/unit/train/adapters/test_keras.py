@@ -4,10 +4,10 @@
 """
 
 import inspect
+import itertools
 import json
 import random
 from importlib.util import find_spec
-from itertools import zip_longest
 
 import numpy as np
 import pandas
@@ -65,7 +65,7 @@ def make_matrix():
     """Return scenarios that together contain each optimizer, schedule and callback of Keras."""
     rows = {}
     generator = random.Random(4)
-    for optimizer, schedule, callbacks in zip_longest(OPTIMIZERS, SCHEDULES, CALLBACKS):
+    for optimizer, schedule, callbacks in itertools.zip_longest(OPTIMIZERS, SCHEDULES, CALLBACKS):
         row = {"optimizer": optimizer, "callbacks": callbacks} | ({"schedule": schedule} if schedule else {})
         if any("EMA" in name for name in callbacks):
             row["arguments"] = {"use_ema": True}
@@ -288,6 +288,52 @@ def test_callback_that_the_checkpoint_lacks_starts_afresh_and_the_others_continu
     history = fit(make_model(), tmp_path, [keras.callbacks.ReduceLROnPlateau("loss"), stopping])
     assert "has no state of the callbacks ReduceLROnPlateau: they start afresh" in capsys.readouterr().err
     assert stopping.best == min(history.history["loss"])
+
+
+class Killed(BaseException):
+    pass
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self):
+        self.seen = []
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        self.seen.append(index)
+        return np.float32([index / 20]), np.float32([index / 10])
+
+
+@pytest.mark.parametrize("sampler", [None, lambda rows, own: torch.utils.data.RandomSampler(rows, True, 20, own)])
+def test_torch_loader_with_its_own_generator_continues_with_its_order(tmp_path, restart_process, sampler):
+    def train(folder, batches=0):
+        restart_process()
+        keras.utils.set_random_seed(1)
+        rows, own = Rows(), torch.Generator().manual_seed(3)
+        order = {"shuffle": True, "generator": own} if sampler is None else {"sampler": sampler(rows, own)}
+        model = make_model(rate=0.0)
+        done = itertools.count(1)
+
+        def end_batch(batch, logs):
+            if next(done) == batches:
+                raise Killed
+
+        ending = keras.callbacks.LambdaCallback(on_train_batch_end=end_batch)
+        callbacks = [ending, PacelineCallback(path=folder, every_s=0)]
+        loader = torch.utils.data.DataLoader(rows, 4, **order)
+        try:
+            model.fit(loader, epochs=3, verbose=0, callbacks=callbacks)
+        except Killed:
+            assert batches
+        return rows.seen, [one.tolist() for one in model.get_weights()]
+
+    seen, weights = train(tmp_path / "once")
+    train(tmp_path / "killed", batches=8)
+    resumed, resumed_weights = train(tmp_path / "killed")
+    assert resumed[-40:] == seen[-40:]  # the last two epochs
+    assert resumed_weights == weights
 
 
 class TestContract(AdapterContract):

@@ -244,7 +244,7 @@ lock: $(STAMP) ## Resolve constraints.txt and tests/mlflow-requirements.txt agai
 # pip installs what the build needs, setuptools and Node, into a temporary environment; see plugins/ui/wheel_backend.py.
 wheel: ## Build the wheel into build/dist (does not need .venv)
 	@$(CHECK_PYTHON)
-	@echo "==> building the wheel (one to three minutes; build/wheel.log)"
+	@echo "==> building the wheel (one or two minutes; build/wheel.log)"
 	@mkdir -p build && $(PYTHON) -m venv build/wheel
 	@build/wheel/bin/python -m pip --disable-pip-version-check wheel --no-deps --wheel-dir build/dist . >build/wheel.log 2>&1 || \
 	  { tail -n 30 build/wheel.log; exit 1; }

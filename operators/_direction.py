@@ -50,7 +50,8 @@ def direction(metric: str, greater_is_better: object) -> bool:
 loss, an error or a cost
     >>> direction("acu", None)
     Traceback (most recent call last):
-    paceline.errors.InvalidInputError: greater_is_better: got None, expected True or False, because 'acu' may be a loss, an error or a cost; similar names of scores: auc, acc
+    paceline.errors.InvalidInputError: greater_is_better: got None, expected True or False, because 'acu' may be a \
+loss, an error or a cost; similar names of scores: auc, acc
     """
     if isinstance(greater_is_better, bool):
         return greater_is_better

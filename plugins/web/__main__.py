@@ -1,9 +1,14 @@
-"""Prints the JSON schema of what the pages read. ``make types`` converts it to TypeScript."""
+"""Writes the JSON schema of what the pages read to a file. ``make types`` converts it to TypeScript.
+
+The program does not print the schema, because Airflow writes warnings to the standard output.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -60,4 +65,4 @@ def schema() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(schema(), indent=1))
+    Path(sys.argv[1]).write_text(json.dumps(schema(), indent=1))

@@ -173,6 +173,33 @@ def test_pages_are_rebuilt_after_a_change_of_their_sources(tmp_path: Path, monke
         assert backend.is_up_to_date() is expected
 
 
+@pytest.mark.parametrize(
+    ("npm", "reason"),
+    [(None, "No such file or directory: 'npm'"), ("#!/bin/sh\nexit 217\n", "returned non-zero exit status 217")],
+)
+def test_build_without_a_working_npm_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, npm: str | None, reason: str
+) -> None:
+    monkeypatch.syspath_prepend(str(PROJECT / "plugins" / "ui"))
+    backend = importlib.import_module("wheel_backend")
+    if npm is not None:
+        (tmp_path / "npm").write_text(npm)
+        (tmp_path / "npm").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(SystemExit) as failure:
+        backend.build_pages()
+    assert reason in str(failure.value)
+    assert "Build the wheel with `make wheel`" in str(failure.value)
+
+
+def test_wheel_is_built_without_the_development_environment() -> None:
+    command = ["make", "--dry-run", "--always-make", "wheel"]
+    steps = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    assert "pip --disable-pip-version-check wheel --no-deps" in steps
+    assert ".venv" not in steps
+
+
 def test_wheel_contains_the_built_pages(wheel: zipfile.ZipFile) -> None:
     script = wheel.read("paceline/plugins/static/pages.js").decode()
     assert "globalThis.AirflowPlugin" in script or ".AirflowPlugin=" in script

@@ -158,6 +158,8 @@ def _table_cells(pace: PaceSample) -> tuple[str, ...]:
         slack = "not known yet"
     elif deadline_s is None:
         slack = "as fast as its budget allows"
+    elif pace.progress_pct >= 100 and forecast_s > deadline_s:  # such as a job whose output is being collected
+        slack = f"{forecast_s - deadline_s:.0f} s late"
     elif not pace.feasible and pace.earliest_s is not None:
         slack = f"cannot be met, {pace.earliest_s - deadline_s:.0f} s late at best"
     else:
@@ -236,8 +238,17 @@ def _training_jobs(api: AirflowApi, options: argparse.Namespace, run: str) -> li
     if not (named or group):
         running = ", ".join(sorted(map(_task_name, jobs))) or "none"
         accepted = f"a running training task of run {run} of {options.dag} ({running})"
+        if early := _tasks_without_job(api, options, run):
+            accepted += f"; {early} is running, but has no training job yet: wait until `paceline status` lists it"
         raise InvalidInputError("TASK", options.task, accepted)
     return named or sorted(group, key=lambda job: (job["task_id"], job["map_index"]))
+
+
+def _tasks_without_job(api: AirflowApi, options: argparse.Namespace, run: str) -> str:
+    """Return the names of the running tasks that the options name, for a message; none of these tasks has a job."""
+    path = f"/dags/{quote(options.dag)}/dagRuns/{quote(run)}/taskInstances"
+    found = api.api("GET", path, state=["running", "deferred"], limit=100)["task_instances"]
+    return ", ".join(sorted(_task_name(task) for task in found if f"{task['task_id']}.".startswith(f"{options.task}.")))
 
 
 def _is_named(job: dict[str, Any], options: argparse.Namespace) -> bool:

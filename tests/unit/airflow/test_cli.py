@@ -49,6 +49,24 @@ def test_status_names_the_unit_of_an_allocation(monkeypatch, capsys, sample, sho
     assert shown in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("sample", "shown"),
+    [
+        ({"progress_pct": 90.0, "feasible": False}, "cannot be met, 348 s late at best"),
+        ({"progress_pct": 100.0, "feasible": False, "state": "finishing"}, "348 s late"),
+        ({"progress_pct": 100.0, "state": "finishing", "forecast_s": 238.0}, "2 s"),
+    ],
+)
+def test_status_of_a_late_job_says_by_how_much(monkeypatch, capsys, sample, shown):
+    pace = a_sample(**{"deadline_s": 240.0, "forecast_s": 588.0, "earliest_s": 588.0, **sample}).to_json()
+    job = {"dag_id": "dag", "run_id": "r", "task_id": "train", "map_index": -1, "pace": pace}
+    found = {"running": [job], "unstarted": []}
+    monkeypatch.setattr(cli, "_connect", lambda options: Mock(**{"pages.return_value": found}))
+    assert cli.main(["status"]) == 0
+    heading, line = capsys.readouterr().out.splitlines()
+    assert line[heading.index("SLACK") :] == shown
+
+
 def test_status_as_json_has_the_newest_samples(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_connect", lambda options: FakeAirflow())
     assert cli.main(["status", "dag", "--json"]) == 0
@@ -142,6 +160,7 @@ class FleetAirflow:
     def __init__(self) -> None:
         self.deadlines = {("train.gate-1", -1): "20m", ("train.gate-2", -1): "20m", ("training", -1): "1h"}
         self.deadlines |= {("mapped", index): "20m" for index in (0, 1)}
+        self.without_job: list[tuple[str, int]] = []
 
     def pages(self, path, json=None, *, method="GET"):
         if method == "PUT":
@@ -156,7 +175,10 @@ class FleetAirflow:
         kept = {**self._job(("train.gate-3", -1), "20m"), "state": "failed"}  # its job is stopped, with a checkpoint
         return {"state": "running", "jobs": [*jobs, kept, {**self._job(("train.result", -1), ""), "deadline": None}]}
 
-    def api(self, method, path):
+    def api(self, method, path, **params):
+        if path == "/dags/dag/dagRuns/run/taskInstances":
+            assert params == {"state": ["running", "deferred"], "limit": 100}
+            return {"task_instances": [{"task_id": task, "map_index": index} for task, index in self.without_job]}
         if path != "/dags/dag":
             raise AirflowApiError(404, f"{method} {path}: 404 The Dag with ID: `{path[6:]}` was not found")
 
@@ -204,6 +226,23 @@ def test_deadline_of_a_group_is_shown_by_task(monkeypatch, capsys):
     assert cli.main(["deadline", "set", "cat", "run", "train", "60s"]) == 1
     error = capsys.readouterr().err
     assert error == "paceline: GET /dags/cat: 404 The Dag with ID: `cat` was not found\n"
+
+
+@pytest.mark.parametrize(
+    ("task", "named"),
+    [("late", "late"), ("many", "many[0], many[1]"), ("fleet", "fleet.gate-1"), ("fle", None)],
+)
+def test_task_whose_job_has_not_started_is_named(monkeypatch, capsys, task, named):
+    airflow = FleetAirflow()
+    airflow.without_job = [("late", -1), ("many", 1), ("many", 0), ("fleet.gate-1", -1)]
+    before = dict(airflow.deadlines)
+    monkeypatch.setattr(cli, "_connect", lambda options: airflow)
+    assert cli.main(["deadline", "set", "dag", "run", task, "60s"]) == 1
+    assert airflow.deadlines == before
+    says = f"; {named} is running, but has no training job yet: wait until `paceline status` lists it"
+    error = capsys.readouterr().err
+    assert error.startswith(f"paceline: TASK: got '{task}', expected a running training task of run run of dag (")
+    assert error.endswith(f"){says}\n" if named else ")\n")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,13 @@ import pytest
 from paceline.plugins.web.__main__ import schema
 
 PAGES = Path(__file__).parents[3] / "plugins" / "ui"
+
+
+def test_schema_is_written_to_a_file(tmp_path: Path) -> None:
+    """The standard output may have warnings of Airflow."""
+    path = tmp_path / "schema.json"
+    subprocess.run([sys.executable, "-m", "paceline.plugins.web", str(path)], check=True, timeout=120)
+    assert json.loads(path.read_text()) == schema()
 
 
 @pytest.mark.skipif(

@@ -57,7 +57,9 @@ class Commands:
         self._journal = journal
         self._min_ceiling, self._unit = min_ceiling, unit
         self._seen: dict[str, Any] = {}
-        self._extended_from_s: float | None = None  # the old deadline, until the store returns the extended deadline
+        # Until the store returns the newest extension: the deadline before the first one, and the values of all.
+        self._extended_from_s: float | None = None
+        self._extensions: list[object] = []
         self.deadline_s = deadline_s
         self.newest = shared  # the ceiling in effect
         self.shared = shared is not None
@@ -75,20 +77,26 @@ class Commands:
     def update(self, newest: dict[str, Any], now_s: float) -> bool:
         """Apply the newest raw values; return whether the deadline has changed."""
         before_s = self.deadline_s
-        if newest.get(DEADLINE) == storable_deadline(before_s, self._origin):
-            self._extended_from_s = None
-        if self._is_new(DEADLINE, newest):
-            self._update_deadline(newest[DEADLINE], now_s)
+        stored = newest.get(DEADLINE)
+        if self._extensions and stored == self._extensions[-1]:
+            self._forget_extensions()
+        if stored not in self._extensions and self._is_new(DEADLINE, newest):
+            self._update_deadline(stored, now_s)
         if self._is_new(CEILING, newest):
             self._update_ceiling(newest[CEILING], now_s)
         return self.deadline_s != before_s
 
     def extend(self, deadline_s: float, now_s: float) -> object:
         """Extend the deadline; return the raw value to write to the live state."""
-        self._extended_from_s = self.deadline_s
+        if self._extended_from_s is None:
+            self._extended_from_s = self.deadline_s
         self.deadline_s = round(deadline_s, 1)
         stored = self._seen[DEADLINE] = storable_deadline(self.deadline_s, self._origin)
+        self._extensions.append(stored)
         return stored
+
+    def _forget_extensions(self) -> None:
+        self._extended_from_s, self._extensions = None, []
 
     def _is_new(self, key: str, newest: dict[str, Any]) -> bool:
         if key not in newest or (key in self._seen and self._seen[key] == newest[key]):
@@ -110,6 +118,7 @@ class Commands:
             return
         if deadline_s == current_s:
             return
+        self._forget_extensions()
         before_s, self.deadline_s = self.deadline_s, deadline_s
         self._journal.event(
             now_s,

@@ -62,6 +62,27 @@ def test_old_deadline_read_after_an_extension_is_ignored() -> None:
     assert run.deadline_s == 60.0
 
 
+def test_earlier_extension_read_after_a_later_one_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    run = make_commands(60.0)
+    run.update({DEADLINE: "1m"}, 10.0)
+    stored = [run.extend(deadline_s, 20.0) for deadline_s in (102.0, 130.0, 150.0)]
+    for late in ("1m", *stored, stored[-1]):  # each write takes longer than the time to the next extension
+        assert not run.update({DEADLINE: late}, 135.0)
+    assert run.deadline_s == 150.0
+    assert not caplog.messages
+    assert run.update({DEADLINE: "5m"}, 136.0)  # the deadline that a user sets
+
+
+def test_user_changes_a_deadline_back_after_an_extension() -> None:
+    run = make_commands(60.0)
+    run.update({DEADLINE: "1m"}, 10.0)
+    run.extend(102.0, 20.0)
+    assert run.update({DEADLINE: "5m"}, 21.0)  # before the extension was read back
+    assert run.update({DEADLINE: "1m"}, 22.0)
+    assert run.deadline_s == 60.0
+
+
 def test_point_in_time_before_the_origin_is_not_a_new_deadline(caplog: pytest.LogCaptureFixture) -> None:
     before = "2029-12-31T23:59:00+00:00"
     run = make_commands(Deadline.parse(before).seconds_after(datetime(2030, 1, 1, tzinfo=timezone.utc)))

@@ -294,7 +294,7 @@ class TaskHost(Host):
     def on_sample(self, sample: PaceSample) -> None:
         """Send the sample to Airflow's metrics and to the callbacks."""
         if self._reporter is None:
-            self._reporter = SampleReporter(self._context, self._callbacks, self.log, self.store)
+            self._reporter = SampleReporter(self._context, self._callbacks, self.log, self.store, turn=self._turn)
         self._reporter.report(sample)
 
     def mask(self, text: str) -> str:
@@ -303,7 +303,7 @@ class TaskHost(Host):
 
     def report_alert(self, alert: dict[str, Any], alerts: object) -> None:
         """Call the callbacks for an alert that the triggerer has noticed; ``alerts`` is its state of all alerts."""
-        self._reporter = SampleReporter(self._context, self._callbacks, self.log, self.store, alerts)
+        self._reporter = SampleReporter(self._context, self._callbacks, self.log, self.store, alerts, self._turn)
         self._reporter.report_alert(alert)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import Queue
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -67,14 +67,22 @@ class SampleReporter:
         The task's state store.
     alerts:
         The alerts that another process of this try has sent. Default: those in the live state.
+    turn:
+        Entered for each callback, which may ask Airflow.
     """
 
     def __init__(
-        self, context: Context, callbacks: Sequence[Callback], log: Any, store: LiveState, alerts: object = None
+        self,
+        context: Context,
+        callbacks: Sequence[Callback],
+        log: Any,
+        store: LiveState,
+        alerts: object = None,
+        turn: AbstractContextManager[object] | None = None,
     ) -> None:
         self._context, self._callbacks, self._log = context, callbacks, log
         self._metrics = SampleMetrics(context["ti"])
-        self._store = store
+        self._store, self._turn = store, turn or nullcontext()
         self._alerts = Alerts(self._store.get(ALERTS) if alerts is None else alerts)
         self._failed = False
         self._queue: Queue[dict[str, Any] | None] = Queue()
@@ -119,5 +127,6 @@ class SampleReporter:
         while (alert := self._queue.get()) is not None:
             with suppress(Exception):  # if the store does not respond, a retry of the task may repeat the alert
                 self._store.set(ALERTS, self._alerts.to_json())
-            run_callbacks("on_deadline_alert", self._callbacks, self._context, alert, self._log)
+            with self._turn:
+                run_callbacks("on_deadline_alert", self._callbacks, self._context, alert, self._log)
             self._queue.task_done()

@@ -56,3 +56,23 @@ def test_requests_of_two_threads_wait_for_one_another(supervisor: GatedSuperviso
         supervisor.gate.set()
         assert first.result(LONG_S) == "pace"
         assert second.result(LONG_S) == "output"
+
+
+def test_callback_for_an_alert_waits_for_other_requests(supervisor: GatedSupervisor) -> None:
+    asked = threading.Event()
+
+    def notify(context: Any) -> None:
+        context["task_state_store"].get("recipient")
+        asked.set()
+
+    task = DeadlineTrainingOperator(task_id="train", script="train.py", deadline="1m")
+    ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="train", map_index=-1, try_number=1, max_tries=0)
+    host = TaskHost(task, {"ti": ti, "task_state_store": Store()}, [notify])
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(host.store.get, "pace")
+        assert supervisor.asked.acquire(timeout=LONG_S)
+        host.report_alert({"kind": "late"}, {})
+        supervisor.gate.set()
+        assert first.result(LONG_S) == "pace"
+        host.wait_for_callbacks()
+    assert asked.is_set()

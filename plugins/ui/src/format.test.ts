@@ -118,6 +118,8 @@ test.each([
   ["success", { state: "failed" }, "marked as success"],
   ["success", { state: "finished", t_s: 60 }, "done on time (+0.00 %)"],
   ["up_for_retry", {}, "waiting for its next try"],
+  ["up_for_retry", { state: "failed" }, "failed, waiting for its next try"],
+  ["failed", { state: "failed" }, "failed"],
 ] as const)("status of a %s task with sample %o: %s", (state, changed, text) => {
   const pace = makePace(changed);
   expect(jobStatus({ state, pace } as TrainingJob, Date.parse(pace.updated_at) + 1000).text).toBe(text);

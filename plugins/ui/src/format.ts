@@ -111,7 +111,8 @@ export function jobStatus(job: TrainingJob, now = serverNow()): Status {
   if (state === "success" && pace.state === "failed") return { ...status, level: "unknown", text: "marked as success" };
   if (job.warning && status.level === "good")
     return { ...status, level: "danger", text: `${status.text}, but the output is empty` };
-  if (pace.state === "finished" || pace.state === "failed") return status;
+  if (pace.state === "failed") return { ...status, text: failureOf(job) };
+  if (pace.state === "finished") return status;
   if (state === "failed" || state === "upstream_failed") return { ...status, level: "bad", text: "failed" };
   if (isEnded(job))
     return { ...status, level: "unknown", text: state === "skipped" ? "excluded from training" : "ended" };
@@ -128,14 +129,17 @@ export function teamStatus(
 ): Status {
   const status = deadlineStatus(combined);
   for (const job of workers.filter((one) => !isEnded(one))) {
-    if (job.pace.state === "failed") {
-      const text = job.state === "running" || job.state === "deferred" ? "failed" : "failed, waiting for its next try";
-      return { ...status, level: "bad", text: `${nameOf(job)}: ${text}` };
-    }
+    if (job.pace.state === "failed") return { ...status, level: "bad", text: `${nameOf(job)}: ${failureOf(job)}` };
     const interruption = interruptionOf(job, now);
     if (interruption) return { ...status, level: "danger", text: `${nameOf(job)}: ${interruption}` };
   }
   return status;
+}
+
+/** Return what follows the failure of a job: nothing, or another try of its task. */
+function failureOf(job: TrainingJob): string {
+  const ends = isEnded(job) || job.state === "running" || job.state === "deferred";
+  return ends ? "failed" : "failed, waiting for its next try";
 }
 
 /** Return why a job whose task has not ended has no current sample; `null` if it has one. */

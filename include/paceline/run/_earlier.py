@@ -167,7 +167,7 @@ class EarlierJob:
         sample = PaceSample.read(self._host.store.get(PACE))
         if sample is not None and sample.progress_pct <= 0:
             return "it starts from the beginning, because it had not trained yet"
-        return f"it resumes from its checkpoint ({self._progress()})"
+        return f"it resumes from its checkpoint, if its script has saved one ({self._progress()})"
 
     def _progress(self) -> str:
         sample = PaceSample.read(self._host.store.get(PACE))

@@ -60,9 +60,12 @@ class JobProgress:
                 self._logged_total = self.total
             elif self.total != before:
                 self._log_total(now_s, self.total, reports[-1].unit)
-            elif any(report.event == "start" for report in reports):
+            elif (start := next((one for one in reversed(reports) if one.event == "start"), None)) is not None:
                 self._on_resume(now_s)
-                self._journal.event(now_s, "resumed", "Training resumes at %.1f %%", reports[-1].percent)
+                if start.percent > 0:
+                    self._journal.event(now_s, "resumed", "Training resumes at %.1f %%", start.percent)
+                else:
+                    self._journal.log.info("Training starts from the beginning: there was no checkpoint")
         return reports
 
     @property

@@ -68,6 +68,7 @@ class SimulatedJob:
         self.clock_error_s = 0.0  # offset of the clocks of the engine and the job
         self.resizes: list[tuple[float, float]] = []
         self.restarted = self.stopped = 0
+        self.saved_share = 0.8  # of its batches: the last checkpoint does not contain recent ones
         self.device_lost = False  # whether its end is the loss of a device
         self.ends_at: int | None = None  # batches after which a metric ends training, before all ``batches``
         self.loads_after_restart = self.is_loading = False  # the start-up after a restart ends with ``finish_loading``
@@ -139,7 +140,7 @@ class SimulatedJob:
         self.device_lost = False
         self._finished_s = None
         self._exit_code = 0
-        self._done = float(int(self._done * 0.8))  # the last checkpoint does not contain recent batches
+        self._done = float(int(self._done * self.saved_share))
         self.is_loading = self.loads_after_restart
         if not self.is_loading:
             self._report("start")

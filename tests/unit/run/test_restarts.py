@@ -32,6 +32,16 @@ def test_job_stopped_by_an_engine_outage_is_restarted(make_job, run, caplog, awa
     assert "Training resumes at" in caplog.text
 
 
+def test_restart_without_a_checkpoint_is_not_called_a_resumption(make_job, run, caplog):
+    job = make_job(core_s=20)
+    job.saved_share = 0.0
+    job.outage_between = (10, 14)
+    job.actions = [(11, lambda: job.kill(exit_code=143))]
+    run(job, 110)
+    assert "Training starts from the beginning: there was no checkpoint" in caplog.text
+    assert "Training resumes" not in caplog.text
+
+
 @pytest.mark.parametrize("exit_code", [0, 143])
 def test_job_whose_lease_ended_is_restarted(make_job, run, exit_code):
     """The worker may have been cut off from the engine, without which it can renew no lease."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,9 @@ import pytest
 from paceline.plugins.web.__main__ import schema
 
 PAGES = Path(__file__).parents[3] / "plugins" / "ui"
+# The Node that `make ui` may have installed into the environment comes before the machine's, as in the Makefile.
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+NPM = shutil.which("npm", path=PATH)
 
 
 def test_schema_is_written_to_a_file(tmp_path: Path) -> None:
@@ -22,12 +26,11 @@ def test_schema_is_written_to_a_file(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == schema()
 
 
-@pytest.mark.skipif(
-    not (shutil.which("npm") and (PAGES / "node_modules").exists()), reason="the pages' packages are not installed"
-)
+@pytest.mark.skipif(not (NPM and (PAGES / "node_modules").exists()), reason="the pages' packages are not installed")
 def test_types_of_the_pages_are_those_of_the_models(tmp_path: Path) -> None:
     source, types = tmp_path / "schema.json", tmp_path / "contract.ts"
     source.write_text(json.dumps(schema()))
-    command = ["npm", "--silent", "--prefix", str(PAGES), "run", "types", "--"]
-    subprocess.run([*command, "--input", str(source), "--output", str(types)], check=True, timeout=120)
+    command = [str(NPM), "--silent", "--prefix", str(PAGES), "run", "types", "--"]
+    environment = {**os.environ, "PATH": PATH}
+    subprocess.run([*command, "--input", str(source), "--output", str(types)], check=True, timeout=120, env=environment)
     assert types.read_text() == (PAGES / "src" / "contract.ts").read_text(), "run make types"

@@ -205,7 +205,7 @@ def _set_deadline(options: argparse.Namespace) -> int:
 
 
 def _author_of(job: dict[str, Any]) -> str:
-    """Return who has set the present deadline, which the command replaces."""
+    """Return the name of the user who set the deadline that the command replaces, in parentheses, or nothing."""
     return f" (set by {by})" if (by := job["deadline"].get("by")) else ""
 
 

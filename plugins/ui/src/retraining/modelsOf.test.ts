@@ -157,4 +157,7 @@ test("a drift check is shown with the model and the registry that it names, else
   expect(shown(other, checked("elsewhere", { model: "churn", registry: "s3://staging" }))).toBeUndefined();
   expect(shown(other, checked("of the DAG"), checked("about churn", { model: "churn" }))).toBe("about churn");
   expect(shown(other, checked("of the DAG"))).toBe("of the DAG");
+  const elsewhere = { ...checked("of another team", { model: "churn" }), dag_id: "watch" };
+  expect(shown(elsewhere, checked("of the DAG"))).toBe("of the DAG");
+  expect(shown(elsewhere, other)).toBe("of another team");
 });

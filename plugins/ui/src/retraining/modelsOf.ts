@@ -1,5 +1,11 @@
 // Builds the list of models from the results of evaluations, promotions and drift checks, and from the registries.
-import type { ChampionReading, Overview, TaskResultDriftSummary, TaskResultPromotionResult } from "../contract";
+import type {
+  ChampionReading,
+  Overview,
+  TaskResultDriftSummary,
+  TaskResultEvaluationResult,
+  TaskResultPromotionResult,
+} from "../contract";
 import { championOf, type Champion, type Readings } from "./championOf";
 import { evaluationsOf, type Evaluation } from "./evaluationsOf";
 
@@ -15,7 +21,7 @@ export interface Model {
   champion: Champion;
   /** Why the newest promotion task promoted nothing; `null` if it did. */
   refusal: string | null;
-  /** The newest drift check that names this model, else the newest of its DAG that names no model. */
+  /** Its newest drift check; if checks differ in how surely they are about this model, the newest of the surest. */
   drift: TaskResultDriftSummary | null;
 }
 
@@ -23,13 +29,28 @@ const UNNAMED = "This is switched off, or the evaluation does not name the regis
 
 const modelKey = ({ model, registry }: { model: string; registry?: string | null }) => `${registry ?? ""} ${model}`;
 
-/** Return whether two results may be about one registry; not every result names it. */
-const isSame = (first?: string | null, second?: string | null) => !first || !second || first === second;
+/**
+ * Return the newest drift check of the model that `evaluation` evaluates. A check need not name its registry, nor even
+ * its model: then it may be about another model, and one of the same DAG is surer than one of another DAG.
+ */
+function lastCheck(drift: Overview["drift"], { value: { model, registry }, dag_id }: TaskResultEvaluationResult) {
+  const named = drift.filter(({ value: check }) => check.model === model);
+  const ofDag = (check: TaskResultDriftSummary) => check.dag_id === dag_id;
+  const unplaced = named.filter(({ value: check }) => !registry || !check.registry);
+  return (
+    named.find(({ value: check }) => registry && check.registry === registry) ??
+    unplaced.find(ofDag) ??
+    drift.filter(ofDag).find(({ value: check }) => !check.model) ??
+    unplaced[0] ??
+    null
+  );
+}
 
 /** Return every evaluated model, the most recently evaluated first. */
 export function modelsOf({ evaluations, promotions, drift }: Overview, readings: Readings): Model[] {
   const models = new Map<string, Model>();
-  for (const { value, dag_id } of evaluations) {
+  for (const evaluation of evaluations) {
+    const { value } = evaluation;
     const key = modelKey(value);
     if (models.has(key)) continue;
     const own = <Result extends { value: { model: string; registry?: string | null } }>(results: Result[]) =>
@@ -46,10 +67,7 @@ export function modelsOf({ evaluations, promotions, drift }: Overview, readings:
       evaluations: evaluationsOf(own(evaluations), ownPromotions),
       champion: championOf(Array.isArray(readings) ? find(readings) : readings, ownPromotions),
       refusal: newest?.promoted === false ? newest.reason : null,
-      drift:
-        drift.find(({ value: check }) => check.model === value.model && isSame(check.registry, value.registry)) ??
-        drift.find((result) => result.dag_id === dag_id && !result.value.model) ??
-        null,
+      drift: lastCheck(drift, evaluation),
     });
   }
   return [...models.values()];

@@ -151,10 +151,16 @@ class Arbiter:
         ]
         granted = {grant.key for grant in answered}
         waiting = (request for request in active if request.state == "waiting" and request.key not in granted)
-        reasons = ((request, self._targets[request.key].reason, admissions.get(request.key)) for request in waiting)
+        reasons = ((request, self._waiting_reason(request.key), admissions.get(request.key)) for request in waiting)
         return answered + [
             _reason_grant(*one) for one in reasons if one[2] or one[0].ceiling is None or _has_stale_reason(*one[:2])
         ]
+
+    def _waiting_reason(self, key: str) -> Reason | None:
+        target = self._targets[key]
+        if target.devices == 0:
+            return target.reason
+        return Reason.of(ReasonKind.AWAITS_RELEASE, devices=target.devices).in_units(1, self.unit)
 
     def planned_starts(self, requests: Sequence[DeviceRequest], now_s: float) -> dict[str, float]:
         """Return when the last decision gives devices to each job without any, in seconds since the epoch.
@@ -234,15 +240,15 @@ class Arbiter:
             placed = allocation.placements.get(request.key)
             given = allocation.reasons.get(request.key)
             reason = given and given.in_units(self._unit, self.unit)
+            kept, _ = self._warming_up.get(request.key, (0.0, now_s))
+            devices = placed.devices * self._unit if placed is not None else kept
             if request.key not in self._known:
-                reason = Reason.of(ReasonKind.SPEED_UNKNOWN)
+                reason = Reason.of(ReasonKind.SPEED_UNKNOWN if devices else ReasonKind.WAITS_UNMEASURED)
             if self._node is None:
                 reason = Reason.of(ReasonKind.POOL_RESERVED)
             elif request.key not in jobs and request.key not in self._warming_up:
                 small = Reason.of(ReasonKind.POOL_TOO_SMALL, devices=self.devices, needed_devices=request.min_devices)
                 reason = small.in_units(1, self.unit)
-            kept, _ = self._warming_up.get(request.key, (0.0, now_s))
-            devices = placed.devices * self._unit if placed is not None else kept
             if placed is None and not request.shared:
                 devices = request.min_devices  # a job that does not wait for grants cannot be preempted
             self._targets[request.key] = DesiredCeiling(round(devices, 9), reason)

@@ -208,8 +208,10 @@ class DeadlineController:
         progress_pct = 100.0 * obs.done / obs.total
         if self._ramp is None:
             self._ramp = Ramp(end_s=self.target_s, start_s=now_s, start_pct=progress_pct)
-        elif obs.total != self._total or abs(self.target_s - self._ramp.end_s) > _TOLERANCE * self._time_s:
+        elif obs.total != self._total:
             self._ramp = self._ramp.replan(now_s, progress_pct, self.target_s)
+        elif abs(self.target_s - self._ramp.end_s) > _TOLERANCE * self._time_s:  # another forecast of the tail
+            self._ramp = self._ramp.replan(now_s, self._ramp.at(now_s), self.target_s)
         self._total = obs.total
         left, left_s = obs.total - done_now, self.target_s - now_s - obs.pauses_left_s
         if not obs.pending:
@@ -246,7 +248,8 @@ class DeadlineController:
             self._startup_from_s = obs.now_s
             self._decided = self._start_devices_at(obs.now_s)
         devices = self.limits.quantize(obs.allocated_devices if self._decided is None else self._decided, obs.ceiling)
-        return Decision(devices, 0.0, 0.0, None, None, obs.now_s < self.deadline_s, self.period_s)
+        setpoint_pct = 0.0 if self._ramp is None else min(self._ramp.at(obs.now_s), 100.0)
+        return Decision(devices, setpoint_pct, 0.0, None, None, obs.now_s < self.deadline_s, self.period_s)
 
     def move_deadline(self, now_s: float, deadline_s: float) -> None:
         """Set a new deadline. The next step plans for it, and starts a new ramp from the job's progress."""

@@ -80,15 +80,17 @@ def failure_of(controlled: ControlledRun, status: JobStatus) -> str | None:
 
 
 def publish_end_of_job(controlled: ControlledRun, status: JobStatus, failure: str | None) -> float:
-    """Publish the last sample of a job that has ended; return the time of its end."""
+    """Publish the last sample of a job that has ended, without devices; return the time of its end."""
     progress, newest, allocation = controlled.progress, controlled.progress.newest, controlled.allocation
     deadline_s, now_s, engine_s = controlled.controller.deadline_s, controlled.now(), status.finished_s
     finished_s = progress.ended_s(engine_s, controlled.began_s, now_s) if engine_s else now_s
     allocation.count_until_end(finished_s)
+    allocation.replace(0.0, finished_s)
+    controlled.utilization.devices = None
     has_steps = progress.total is not None
     progress_pct = newest.percent if newest and has_steps else 0.0 if failure else 100.0
-    setpoint_pct, met = min(progress_pct, 100.0), finished_s <= deadline_s
-    last = Decision(allocation.devices, setpoint_pct, progress_pct, finished_s, finished_s, met, next_s=0.0)
+    setpoint_pct, met = controlled.decision.setpoint_pct, finished_s <= deadline_s
+    last = Decision(0.0, setpoint_pct, progress_pct, finished_s, finished_s, met, next_s=0.0)
     controlled.lifecycle.enter("failed" if failure else "finished", by="job")
     controlled.publish(finished_s, last, failure)
     return finished_s

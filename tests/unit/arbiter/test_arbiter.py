@@ -238,6 +238,24 @@ def test_reason_counts_devices_as_the_pool_does_and_not_in_quanta() -> None:
     assert (grant.ceiling.devices, str(grant.ceiling.reason)) == (0.9, "starts on 0.9 of up to 2 cores")
 
 
+@pytest.mark.parametrize(
+    ("deadline_s", "expected"),
+    [
+        (900.0, "gets 1.2 cores as soon as other jobs have released them"),
+        (60.0, "waits for free devices; its speed is not known yet"),
+    ],
+)
+def test_waiting_job_of_unknown_speed_learns_what_it_waits_for(deadline_s: float, expected: str) -> None:
+    has = Ceiling(2.0, 1, deadline_s=deadline_s, fits=True, promise=1)
+    trains = DeviceRequest(
+        "trains", "training", 0, deadline_s, 0, 9, 0.1, 2, 0.05, 2.0, 1, has, RemainingWork(100.0, 1.0, 0.0),
+        shared=True, user_deadline_s=deadline_s,
+    )  # fmt: skip
+    waits = DeviceRequest("waits", "waiting", 9, 600, 9, 9, 0.1, 2, 0.05, 0.0, 0, None, None, shared=True)
+    grants = {grant.key: grant.ceiling for grant in Arbiter(2.0).step([trains, waits], 9.0)}
+    assert (grants["waits"].devices, str(grants["waits"].reason)) == (0.0, expected)
+
+
 def test_change_of_the_pools_devices_is_a_reason_to_decide() -> None:
     arbiter = Arbiter(4.0, quantum=1, every_s=3600.0)
     request = DeviceRequest(

@@ -224,6 +224,21 @@ def test_deadline_is_infeasible_on_the_part_of_the_core_that_the_job_gets_for_lo
     assert decision.earliest_s == pytest.approx(decision.finish_s, rel=0.2)
 
 
+def test_setpoint_goes_on_from_its_value_if_the_tail_gets_longer_or_training_restarts():
+    controller = DeadlineController(LIMITS, 100.0)
+    controller.start(0.0)
+    seen = Observation(10.0, done=0, total=100, allocated_devices=1.0, done_s=10.0)
+    controller.step(seen)
+    ahead = seen._replace(now_s=40.0, done=80, done_s=40.0)
+    setpoint_pct, target_s = controller.step(ahead).setpoint_pct, controller.target_s
+    assert setpoint_pct == pytest.approx(33.0, abs=2.0)
+    saving = controller.step(ahead._replace(now_s=41.0, tail_s=20.0))
+    assert controller.target_s < target_s - 10.0
+    assert saving.setpoint_pct == pytest.approx(setpoint_pct, abs=2.0)
+    restarted = controller.step(ahead._replace(now_s=42.0, done=None, restarting=True))
+    assert restarted.setpoint_pct == pytest.approx(saving.setpoint_pct, abs=2.0)
+
+
 @pytest.mark.parametrize(("busy", "steps", "max_devices"), [(0.24, 120, 1.0), (1.0, 200, 1.0), (0.24, 200, 2.0)])
 def test_deadline_stays_feasible_for_a_moment_or_with_more_cores(busy, steps, max_devices):
     assert watch_job(busy, steps, max_devices).feasible

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from tests.unit.run.conftest import ProcessKilled, kill_process
 
 from paceline.contract import Ceiling, RunTotals
 from paceline.control import Limits
-from paceline.errors import ResizePendingError
+from paceline.errors import ResizePendingError, TrainingFailedError
 from paceline.run import History, MemoryState
 from paceline.run._allocation import JobAllocation
 from paceline.run._journal import Journal
@@ -114,7 +115,7 @@ def test_device_that_is_lost_without_a_resize_is_reported_and_asked_for_again(ma
     assert kinds.count("resize_pending") == kinds.count("resized") == 1
     lost = [sample["devices"] for sample in exchange.samples if 21 < sample["t_s"] < 29]
     assert set(lost) == {1.0}, "the page shows what the job has"
-    assert exchange.samples[-1]["devices"] == 2.0
+    assert exchange.samples[-2]["devices"] == 2.0
 
 
 class FakeTeam:
@@ -144,7 +145,22 @@ def test_last_known_devices_are_counted_for_the_time_without_control(make_job):
 def test_only_devices_of_nodes_are_counted_for_a_team(make_job, run):
     outcome, exchange = run(make_job(core_s=60), 60, limits=Limits(1.0, 1.0), team=FakeTeam())
     assert outcome.device_seconds == pytest.approx(0.3 * outcome.finished_s, rel=0.02)
-    assert exchange.state["controller"]["run"]["allocated_devices"] == 1.0
+    assert exchange.samples[-2]["devices"] == 1.0
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_job_that_has_ended_holds_no_devices(make_job, run, exit_code):
+    job = make_job(core_s=60)
+    job.actions = [(20.0, lambda: job.kill(exit_code))]
+    state = MemoryState()
+    with nullcontext() if exit_code == 0 else pytest.raises(TrainingFailedError):
+        run(job, 60, state=state)
+    history = state["history"]
+    *earlier, last = (dict(zip(history["columns"], row, strict=True)) for row in history["samples"])
+    assert earlier[-1]["devices"] > 0
+    assert last["devices"] == state["pace"]["devices"] == 0
+    assert state["pace"]["used_devices"] is None
+    assert last["setpoint_pct"] == pytest.approx(earlier[-1]["setpoint_pct"], abs=1.0), "the constant pace goes on"
 
 
 @pytest.mark.parametrize("uncontrolled_s", [5.0, 100.0])

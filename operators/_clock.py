@@ -19,21 +19,24 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _TIMEOUT_S = 1.5
-_MAX_ERROR_S = 2.0  # the API server's answer contains its time in whole seconds, and arrives late
+_MAX_ERROR_S = 2.0  # the API server's answer contains whole seconds, and the server (uvicorn) renews them each second
+_TURNS = 10  # of the server's event loop between two renewals; a request takes at least one turn
 
 
 def task_clock(log: Any) -> SystemClock:
     """Return a clock in the API server's time if this machine's clock is wrong: Airflow's dates are in this time."""
-    server_s = within(_TIMEOUT_S, _server_s, default=None)
-    ahead_s = 0.0 if server_s is None else time.time() - server_s
-    if abs(ahead_s) <= _MAX_ERROR_S:
+    ahead_s, took_s = within(_TIMEOUT_S, _ahead_s, default=(0.0, 0.0))
+    if -_MAX_ERROR_S <= ahead_s <= _MAX_ERROR_S + _TURNS * took_s:  # a busy server's time may be old, but not too new
         return SystemClock()
     log.warning("This machine's clock differs from the API server's by %+.0f s: using the API server's time", ahead_s)
-    return SystemClock(server_s)
+    return SystemClock(time.time() - ahead_s)
 
 
-def _server_s() -> float | None:
-    """Return the API server's time; ``None`` without an API server."""
+def _ahead_s() -> tuple[float, float]:
+    """Return how far this machine's clock is ahead of the API server's, and how long the request took.
+
+    Both are 0 without an API server.
+    """
     import httpx
     from airflow.sdk.api.client import Client
     from airflow.sdk.configuration import conf
@@ -41,12 +44,12 @@ def _server_s() -> float | None:
     url = conf.get("core", "execution_api_server_url", fallback="")
     url = url or conf.get("api", "base_url", fallback="").rstrip("/") + "/execution/"
     if not url.startswith("http"):
-        return None
+        return 0.0, 0.0
     with Client(base_url=url, token="") as client:
         sent_s = time.monotonic()
         answer = httpx.Client.request(client, "GET", "health")  # Client.request would repeat a failed call
-        half_s = (time.monotonic() - sent_s) / 2
-    return parsedate_to_datetime(answer.headers["date"]).timestamp() + 0.5 + half_s
+        took_s, now_s = time.monotonic() - sent_s, time.time()
+    return now_s - (parsedate_to_datetime(answer.headers["date"]).timestamp() + 0.5 + took_s / 2), took_s
 
 
 def origin(context: Context, deadline_from: str, clock: Clock, age_s: float | None = None) -> datetime:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from paceline.airflow._folders import report_folders
-from paceline.airflow.engine_connection import default_client
+from paceline.airflow.engine_connection import default_client, has_default_engine
 from paceline.contract import CONTAINER, LABEL_RUN_START, PACE, RUN_KEYS, RUN_START, Deadline, JobRecord, PaceSample
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
 from paceline.extras import MissingLibraryError
@@ -29,8 +29,8 @@ Owner = Literal["task", "output", "checkpoint", "none", "unknown", "unread"]
 _HEADINGS = ("JOB", "STATE", "DAG", "RUN", "TASK", "UPDATED", "")
 _OWNER_TEXT: dict[Owner, str] = {
     "task": "its task has not ended",
-    "output": "kept with its output: clear its task to collect it",
-    "checkpoint": "kept with its checkpoint: clear its task to continue",
+    "output": "kept with its output: clear its task to collect it, or remove it with --remove --kept",
+    "checkpoint": "kept with its checkpoint: clear its task to continue, or remove it with --remove --checkpoints",
     "none": "its task has ended",
     "unknown": "this Airflow has no such run",
     "unread": "its engine does not report its state, for example while it receives its files",
@@ -198,19 +198,28 @@ def _task_of(labels: Mapping[str, str]) -> tuple[tuple[str, str, str], int]:
 
 
 def _available_runtimes(engine: str | None, kubernetes_conn_id: str) -> list[Runtime]:
-    """Return the runtimes that respond: the containers of an engine, and the other installed runtimes."""
+    """Return the runtimes that respond: the containers of an engine, and the other installed runtimes.
+
+    Report those that do not respond, except an engine and a cluster that nobody has configured.
+    """
     from paceline.airflow.runtimes import Kubernetes, installed_runtimes, named_settings
     from paceline.runtime import DockerRuntime
 
     containers = DockerRuntime(lambda: default_client(engine, timeout_s=30))
+    runtime: Runtime
     found: list[Runtime] = []
     for name in (containers.name, *(name for name in installed_runtimes() if name != containers.name)):
         try:
-            is_kubernetes = name == Kubernetes.name
-            settings = Kubernetes(kubernetes_conn_id=kubernetes_conn_id) if is_kubernetes else named_settings(name)
-            runtime = containers if name == containers.name else settings.open()
-            runtime.capacity()
-            found.append(runtime)
+            if name == containers.name:
+                runtime, is_configured = containers, bool(engine) or has_default_engine()
+            elif name == Kubernetes.name:
+                cluster = Kubernetes(kubernetes_conn_id=kubernetes_conn_id)
+                runtime, is_configured = cluster.open(), cluster.names_cluster()
+            else:
+                runtime, is_configured = named_settings(name).open(), True
+            if is_configured:
+                runtime.capacity()
+                found.append(runtime)
         except MissingLibraryError:  # this Airflow does not use the runtime
             pass
         except PacelineError as error:

@@ -30,7 +30,7 @@ from paceline.simulate import command as simulate
 if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
 
-_RECENT = timedelta(days=1)
+_RECENT = timedelta(hours=1)
 _DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 _HEADINGS = ("DAG", "RUN", "TASK", "STATE", "PROGRESS", "SETPOINT", "DEVICES", "DEADLINE", "FORECAST", "SLACK")
 
@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     status = commands.add_parser(
         "status",
         parents=[login],
-        help="list the running training jobs, and those that did not start in the last 24 hours",
+        help="list the running training jobs, and those that did not start in the last hour",
     )
     status.add_argument("dag", nargs="?", metavar="DAG", help="list only jobs of this DAG")
     status.add_argument("--json", action="store_true", help="print the newest sample of each job as JSON")

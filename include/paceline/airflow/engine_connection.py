@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.errors import InvalidInputError
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from docker.tls import TLSConfig
 
 _ENGINE_TIMEOUT_S = 60
+_LOCAL_ENGINE = "unix:///var/run/docker.sock"
 _DEFAULT_PORT, _DEFAULT_TLS_PORT = 2375, 2376  # Docker's defaults
 _TLS_EXTRAS = {"tls_ca_cert": "ca_cert", "tls_client_cert": "client_cert", "tls_client_key": "client_key"}
 
@@ -129,7 +131,12 @@ def _connection(field: str, conn_id: str) -> Any:
 
 def default_engine() -> str:
     """Return ``DOCKER_HOST``, or the local engine's address if the variable is not set."""
-    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    return os.environ.get("DOCKER_HOST") or _LOCAL_ENGINE
+
+
+def has_default_engine() -> bool:
+    """Return whether ``DOCKER_HOST`` is set, or the local engine's socket exists."""
+    return bool(os.environ.get("DOCKER_HOST")) or Path(_LOCAL_ENGINE.removeprefix("unix://")).exists()
 
 
 def default_client(url: str | None = None, *, timeout_s: int = _ENGINE_TIMEOUT_S) -> APIClient:

@@ -88,16 +88,19 @@ class Stopping:
         if self._on_drain == "stop":
             handle.stop()
             return DetachedError("This worker process is ending: its job is stopped, and the next process resumes it")
+        next_process = "the next process"
         if status == "active":
             handle.renew(self._lease_s)
         else:
+            next_process += ", if the task is not over,"
             self._host.log.warning(
                 "Airflow has not answered whether the task is over: unless another process takes over the job within "
-                "%.0f minutes, the job ends after a checkpoint",
+                "%.0f minutes, the job ends after a checkpoint. If the task is over, `paceline clean --remove` removes "
+                "the job at once",
                 _DOUBT_LEASE_S / 60,
             )
         handle.publish_end("detached", "airflow")
-        return DetachedError("This worker process is ending: its job continues, and the next process takes it over")
+        return DetachedError(f"This worker process is ending: its job continues, and {next_process} takes it over")
 
 
 class StopCheck:

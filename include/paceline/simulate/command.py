@@ -75,8 +75,8 @@ def add_command(
         type=int,
         default=None,
         metavar="N",
-        help=f"size of the pool: cores for trainings with cores, else devices; or number of ANDREAS nodes ({_NODES}; "
-        "required for past trainings)",
+        help="size of the pool: cores for trainings with cores, else devices; or number of ANDREAS nodes (default: "
+        f"{_NODES}, but none for past trainings, of --from-airflow or a file: they need --nodes, unless only exported)",
     )
     simulate.add_argument(
         "--policy",
@@ -182,7 +182,8 @@ def _simulate(args: argparse.Namespace) -> int:
     _prepare_outputs(args)
     results, durations_s = [], []
     outcomes: list[tuple[object, ...]] = []
-    with tqdm(total=len(workload.arrivals) * len(policies), unit="job", leave=False) as bar:
+    total = len(workload.arrivals) * len(policies)
+    with tqdm(total=total, unit="job", leave=False, disable=None) as bar:  # None: only on a terminal
         for name, policy in policies.items():
             bar.set_description(name)
             began_s = time.perf_counter()

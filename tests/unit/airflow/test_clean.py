@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from paceline.airflow import _clean
+from paceline.airflow import _clean, engine_connection
 from paceline.airflow.runtimes import named_settings
 from paceline.contract import RUN_START, JobRecord
 from paceline.errors import RuntimeUnavailableError
@@ -173,6 +173,48 @@ def test_checkpoints_are_removed_on_request_without_the_outputs():
         return [job.is_orphan(arguments.parse_args(["clean", *options])) for job in jobs]
 
     assert (removed(), removed("--checkpoints"), removed("--kept")) == ([False, False], [True, False], [True, True])
+
+
+@pytest.mark.parametrize(
+    ("owner", "options"), [("output", "--remove --kept"), ("checkpoint", "--remove --checkpoints")]
+)
+def test_line_of_a_kept_job_names_the_options_that_remove_it(owner, options):
+    job = _clean.FoundJob(ProcessRuntime(), "job", {}, COMPLETED, owner, None)
+    assert _clean._table_row(job)[-1].endswith(f", or remove it with {options}")
+    arguments = argparse.ArgumentParser()
+    _clean.add_command(arguments.add_subparsers(), [], lambda _: None)
+    assert job.is_orphan(arguments.parse_args(["clean", *options.split()]))
+
+
+@pytest.fixture
+def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this machine have no Docker engine and no cluster, whatever its environment says."""
+    for name in ("DOCKER_HOST", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(engine_connection, "_LOCAL_ENGINE", f"unix://{tmp_path}/docker.sock")
+
+
+@pytest.mark.usefixtures("bare_machine")
+def test_runtimes_that_nobody_has_configured_are_not_reported(capsys):
+    assert [runtime.name for runtime in _clean._available_runtimes(None, "kubernetes_default")] == ["process"]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("bare_machine")
+@pytest.mark.parametrize(
+    ("variable", "value", "runtime"),
+    [
+        ("DOCKER_HOST", "unix:///nowhere/docker.sock", "docker"),
+        ("KUBECONFIG", "/nowhere/config", "kubernetes"),
+        ("AIRFLOW_CONN_KUBERNETES_DEFAULT", '{"extra": {"kube_config_path": "/nowhere/config"}}', "kubernetes"),
+    ],
+)
+def test_configured_runtime_that_does_not_respond_is_reported(monkeypatch, capsys, variable, value, runtime):
+    monkeypatch.setenv(variable, value)
+    assert [found.name for found in _clean._available_runtimes(None, "kubernetes_default")] == ["process"]
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"Cannot list the jobs of the runtime {runtime}: ")
 
 
 @pytest.mark.usefixtures("hall")

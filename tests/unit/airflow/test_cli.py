@@ -78,8 +78,8 @@ def test_status_as_json_has_the_newest_samples(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("state", "age", "shown"),
     [
-        ("failed", timedelta(hours=1), "was not started ("),
-        ("failed", timedelta(days=2), None),
+        ("failed", timedelta(minutes=50), "was not started ("),
+        ("failed", timedelta(minutes=70), None),
         ("up_for_retry", timedelta(days=2), "was not started yet, Airflow tries again ("),
     ],
 )

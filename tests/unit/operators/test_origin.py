@@ -9,6 +9,7 @@ from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
+import airflow.sdk.api.client  # noqa: F401, sets up logging, without the handlers of a test that has begun
 import pytest
 
 from paceline.operators._clock import origin, task_clock
@@ -52,13 +53,13 @@ def test_clock_set_after_the_start_of_the_task_does_not_count_as_elapsed_time(se
 @pytest.fixture
 def api_server(monkeypatch):
     """Start an API server whose clock differs from this machine's by ``ahead``, and return its settings."""
-    settings = SimpleNamespace(ahead=timedelta(0), paths=[])
+    settings = SimpleNamespace(ahead=timedelta(0), paths=[], now=lambda: datetime.now(timezone.utc))
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self):
             settings.paths.append(self.path)
             self.send_response_only(200)
-            self.send_header("Date", format_datetime(datetime.now(timezone.utc) + settings.ahead, usegmt=True))
+            self.send_header("Date", format_datetime(settings.now() + settings.ahead, usegmt=True))
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -94,6 +95,28 @@ def test_small_difference_from_the_api_server_is_ignored(api_server, caplog):
     task_clock(logging.getLogger("test"))
     assert api_server.paths == ["/execution/health"]
     assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("server_ahead_s", "request_s", "differs"),
+    [
+        (-4, 0.0, True),
+        (-4, 0.4, False),  # a busy server's Date header may be 2 s and ten times the request old
+        (-10, 0.4, True),
+        (4, 0.4, True),  # the header is never newer than the server's clock
+    ],
+)
+def test_difference_that_a_slow_request_explains_is_ignored(
+    api_server, caplog, monkeypatch, server_ahead_s, request_s, differs
+):
+    api_server.now = lambda: NOW
+    api_server.ahead = timedelta(seconds=server_ahead_s)
+    monotonic = iter((0.0, request_s))
+    clocks = SimpleNamespace(time=NOW.timestamp, monotonic=lambda: next(monotonic))
+    monkeypatch.setattr("paceline.operators._clock.time", clocks)
+    task_clock(logging.getLogger("test"))
+    assert api_server.paths == ["/execution/health"]
+    assert ("using the API server's time" in caplog.text) == differs
 
 
 @pytest.mark.parametrize("url", ["", "/execution/", "http://127.0.0.1:9/execution/"])

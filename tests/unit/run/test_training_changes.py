@@ -153,6 +153,18 @@ def test_lease_is_renewed_while_a_process_controls_the_job(task):
     assert len(job.leases) > 2
 
 
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [("active", "and the next process takes"), ("unknown", "and the next process, if the task is not over, takes")],
+)
+def test_ending_process_promises_a_next_process_only_if_the_task_is_active(task, status, expected):
+    task.status = status
+    task.engine.actions = [(8.0, task.request_stop)]
+    with pytest.raises(DetachedError, match=expected):
+        task.run()
+    assert ("If the task is over, `paceline clean --remove` removes the job" in task.log.text) == (status == "unknown")
+
+
 @pytest.mark.parametrize(("status", "lease_s"), [("unknown", 600.0), ("active", 6 * 3600.0)])
 def test_job_of_a_task_that_may_be_over_gets_a_short_lease(task, status, lease_s):
     task.status = status

@@ -1,11 +1,13 @@
 """``paceline simulate`` compares policies on a workload reproducibly, and reports invalid input."""
 
 import csv
+import io
 import json
 
 import pytest
 
 from paceline.airflow.cli import main
+from paceline.simulate.past import PastJob, write_jobs
 
 
 def simulate(*arguments):
@@ -93,6 +95,37 @@ def test_rejected_jobs_and_broken_promises_are_counted(tmp_path, capsys):
     assert simulate(str(trace), "--policy", "elasticflow", "--elasticflow-overhead", *options) == 0
     (late,) = json.loads(figures.read_text())
     assert (late["rejected"], late["deadlines_met"], late["accepted_late"]) == (1, 0, 1)  # the start takes 4 s
+
+
+def test_progress_bar_is_drawn_only_on_a_terminal(monkeypatch, capsys):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    arguments = ("modelarts", "--jobs", "3", "--nodes", "8", "--policy", "fifo")
+    assert simulate(*arguments) == 0
+    assert capsys.readouterr().err == ""
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert simulate(*arguments) == 0
+    assert "fifo" in terminal.getvalue()
+
+
+def test_help_says_when_a_number_of_nodes_is_required(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")  # no line breaks within options
+    with pytest.raises(SystemExit):
+        simulate("--help")
+    help_text = " ".join(capsys.readouterr().out.split())
+    assert "default: 100, but none for past trainings, of --from-airflow or a file" in help_text
+    jobs = tmp_path / "jobs.csv"
+    job = PastJob(
+        name="a", arrives_s=0.0, deadline_s=None, work_s=4.0, exponent=1.0, fixed_s=0.0, usable_devices=None,
+        min_devices=1.0, max_devices=1.0, quantum=1.0, priority_weight=1,
+    )  # fmt: skip
+    write_jobs([job], jobs)
+    assert simulate(str(jobs)) == 1
+    assert "--nodes: got None, expected the number of cores or devices in the pool" in capsys.readouterr().err
+    assert simulate("modelarts", "--jobs", "3") == 0
 
 
 @pytest.mark.parametrize(

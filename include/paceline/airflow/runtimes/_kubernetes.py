@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -203,6 +204,12 @@ class Kubernetes(RuntimeSettings):
     def connect(self) -> ApiClient:
         """Return a client with the credentials of the connection, which are read anew."""
         return self._hook().get_conn()
+
+    def names_cluster(self) -> bool:
+        """Return whether a connection, ``$KUBECONFIG``, its default file or this process's own pod names a cluster."""
+        variables = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST")
+        is_named = any(map(os.environ.get, variables)) or Path("~/.kube/config").expanduser().exists()
+        return is_named or bool(self._hook().conn_extras)
 
     def extend(self, spec: JobSpec) -> JobSpec:
         """Return the specification of a job with the image, the limits and the user."""

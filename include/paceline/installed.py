@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
+from paceline.errors import InvalidInputError
+
 RUNTIMES, POLICIES = "paceline.runtimes", "paceline.policies"
 
 
@@ -13,7 +15,15 @@ RUNTIMES, POLICIES = "paceline.runtimes", "paceline.policies"
 def installed(group: str) -> Mapping[str, EntryPoint]:
     """Return the entry points of a group by name, in order. They are read once, because that takes a tenth of a second.
 
+    Raises ``InvalidInputError`` if two packages declare different entry points of one name.
+
     >>> list(installed(RUNTIMES))
     ['docker', 'kubernetes', 'process']
     """
-    return {one.name: one for one in sorted(entry_points(group=group), key=lambda one: one.name)}
+    found: dict[str, EntryPoint] = {}
+    for one in sorted(entry_points(group=group), key=lambda one: one.name):
+        other = found.setdefault(one.name, one)
+        if other.value != one.value:
+            packages = " and ".join(sorted(each.dist.name if each.dist else each.value for each in (other, one)))
+            raise InvalidInputError(f"{group} of the installed packages", one.name, f"one package, not {packages}")
+    return found

@@ -12,6 +12,8 @@ from airflow.sdk import BaseHook, ObjectStoragePath
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.registry import MlflowRegistry
 
+_TEXTS = {"true": True, "false": False}  # in a connection from a URI
+
 
 class MlflowHook(BaseHook):
     """Connects to the model registry of an MLflow server. The operators use it for ``registry="mlflow://CONN_ID"``.
@@ -75,16 +77,18 @@ class MlflowHook(BaseHook):
         """
         connection = self.get_connection(self.mlflow_conn_id)
         extra = connection.extra_dejson or {}
+        if not isinstance(extra, dict):
+            raise InvalidInputError(f"extra of {self.mlflow_conn_id}", extra, "an object of JSON")
         if unknown := extra.keys() - self._EXTRAS:
             raise InvalidInputError(f"extra of {self.mlflow_conn_id}", sorted(unknown), f"{sorted(self._EXTRAS)}")
         password = (connection.password or "").strip()  # secrets from files often end in a new line
-        artifact_conn_id = extra.get("artifact_conn_id")
+        artifact_conn_id, verify = extra.get("artifact_conn_id"), extra.get("verify", True)
         try:
             return MlflowRegistry(
                 _url_of(connection),
                 auth=(connection.login, password) if connection.login else None,
                 headers={"Authorization": f"Bearer {password}"} if password and not connection.login else None,
-                verify=extra.get("verify", True),
+                verify=_TEXTS.get(verify, verify) if isinstance(verify, str) else verify,
                 open_path=open_path or (lambda uri: ObjectStoragePath(uri, conn_id=artifact_conn_id)),
                 signing_key=signing_key,
                 patience_s=patience_s,
@@ -113,6 +117,8 @@ def _url_of(connection: Any) -> str:
     host = connection.host or ""
     if host and "://" not in host:  # in a connection from a URI, the scheme and the host are separate fields
         host = f"{connection.schema or 'http'}://{host}"
-    if connection.port and not re.search(r":\d+(/|$)", host):
-        host = f"{host.rstrip('/')}:{connection.port}"
+    scheme, _, rest = host.rpartition("://")
+    netloc, slash, path = rest.partition("/")
+    if connection.port and not re.search(r":\d+$", netloc):
+        return f"{scheme}://{netloc}:{connection.port}{slash}{path}"
     return host

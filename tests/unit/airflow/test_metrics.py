@@ -129,8 +129,7 @@ VERDICT = "drift_verdict{dag_id='a',task_id='check',verdict='%s'}"
 SCORE, CHAMPION = "evaluation_challenger{task_id='evaluate',model='churn'}", "champion_version{model='churn'}"
 CHECK = {"dag_id": "a", "task_id": "check"}
 ONCE = "1x4 _x60"  # OpenTelemetry's exporter forgets a value after 5 minutes
-POOL = {"pool_waiting{pool='gpus'}": "1x40", "pool_devices{pool='gpus'}": "4x40"}
-WAITING, DEVICES = POOL
+DEVICES = "pool_devices{pool='gpus'}"
 CHAMPIONS = "3 _x191 %d _x23"  # in hours
 TRAININGS = {SCORE: "_x119 0.5 _x23 0.6 _x23 0.4 _x23", CHAMPION: CHAMPIONS % 3}
 
@@ -153,9 +152,10 @@ TRAININGS = {SCORE: "_x119 0.5 _x23 0.6 _x23 0.4 _x23", CHAMPION: CHAMPIONS % 3}
         ("PacelineTrainsWithoutPromotion", TRAININGS, "9d", [{"model": "churn"}]),
         ("PacelineTrainsWithoutPromotion", TRAININGS | {CHAMPION: CHAMPIONS % 4}, "9d", []),
         ("PacelineTrainsWithoutPromotion", TRAININGS | {SCORE: "_x119 0.5x90"}, "9d", []),
-        ("PacelineArbiterGone", POOL | {DEVICES: "4x9 _x30"}, "25m", [{"pool": "gpus"}]),
-        ("PacelineArbiterGone", POOL, "25m", []),
-        ("PacelineArbiterGone", {WAITING: "0x40", DEVICES: "4x9 _x30"}, "25m", []),
+        ("PacelineArbiterGone", {DEVICES: "4x9 _x600"}, "20m", [{"pool": "gpus"}]),
+        ("PacelineArbiterGone", {DEVICES: "4x9 _x600"}, "10h", [{"pool": "gpus"}]),
+        ("PacelineArbiterGone", {DEVICES: "4x9 _x5 4x600"}, "12m", []),
+        ("PacelineArbiterGone", {DEVICES: "4x600"}, "10h", []),
         ("PacelineDevicesReserved", {"pool_reserved{pool='gpus'}": "2x30"}, "20m", [{"pool": "gpus"}]),
         ("PacelineDevicesReserved", {"pool_reserved{pool='gpus'}": "0x30"}, "20m", []),
     ],

@@ -98,6 +98,9 @@ def test_response_of_another_kind_of_server_is_reported(server: Server, connect:
 def test_host_and_port_of_a_connection_uri_are_accepted(server: Server, connect: Connect) -> None:
     assert connect(host="127.0.0.1", port=server.server_port).test_connection()[0]
     assert connect(host="http://127.0.0.1/", port=server.server_port).test_connection()[0]
+    assert connect(host="http://127.0.0.1/team", port=server.server_port, extra={"verify": "false"}).test_connection()[
+        0
+    ]
     assert connect(host="127.0.0.1", port=server.server_port, schema="ftp").test_connection() == (
         False,
         f"url of mlflow_test: got 'ftp://127.0.0.1:{server.server_port}', expected the URL of an MLflow server, "
@@ -123,6 +126,7 @@ def test_server_that_does_not_respond_is_named_without_the_password(
             {"extra": json.dumps({"verify": "/no/such/file"})},
             "verify of mlflow_test: got '/no/such/file', expected True",
         ),
+        ({"extra": json.dumps(["verify"])}, "extra of mlflow_test: got .*, expected an object"),
         ({"extra": json.dumps({"verfy": False})}, r"extra of mlflow_test: got \['verfy'\], expected"),
     ],
 )
@@ -144,6 +148,7 @@ def test_registry_is_a_folder_or_an_mlflow_connection(connect: Connect, tmp_path
     ("fields", "url"),
     [
         ({}, "http://mlflow:5000"),
+        ({"host": "https://mlflow.example.com/team", "port": 8443}, "https://mlflow.example.com:8443/team"),
         (
             {"extra": {"ui_url": "https://anna:secret@models.example.com/mlflow/?x=1#/a"}},
             "https://models.example.com/mlflow",

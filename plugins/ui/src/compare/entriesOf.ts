@@ -8,8 +8,6 @@ import {
   combineSeries,
   combineWorkers,
   type Column,
-  deviceSeconds,
-  meanDevices,
   originOffsets,
   type Series,
   toSeries,
@@ -67,14 +65,12 @@ export function entriesOf(row: VersionRow, run: StoredRun): Entry[] {
 /** Return the names and texts of the figures of a training, without scores if the version may be from another one. */
 export function figuresOf({
   pace,
-  series,
   status,
   isOnly,
   row: { evaluation },
 }: Entry): [name: string, text: string][] {
-  const { deadline_s: deadline } = pace;
+  const { deadline_s: deadline, mean_devices: mean, device_seconds: seconds } = pace;
   const unit = unitOf(pace);
-  const mean = meanDevices(series);
   const score = (value: number | null | undefined) => (value == null ? "not stored" : value.toPrecision(4));
   const figures: [string, string][] = [
     ["Duration", formatClock(pace.t_s)],
@@ -83,7 +79,7 @@ export function figuresOf({
     ["Mean allocation", mean === null ? "not stored" : formatMean(mean, unit)],
     [
       `${nameOfUnit(unit)} hours`,
-      mean === null ? "not stored" : Number((deviceSeconds(series) / 3600).toPrecision(3)).toString(),
+      seconds === null ? "not stored" : Number((seconds / 3600).toPrecision(3)).toString(),
     ],
   ];
   if (!isOnly) return figures;

@@ -145,7 +145,9 @@ function previewText(paces: Pace[], pace: Pace, deadlineMs: number): string {
       return `can be met on about ${formatDevicesOf(pace, preview.devices)} (now ${formatDevicesOf(pace, pace.devices)})`;
     case "early":
       return `ends ${formatDuration(preview.earlyS)} before the deadline on the smallest allocation`;
-    case "missed":
-      return `cannot be met: ${formatDuration(preview.lateS)} late on all ${formatDevicesOf(pace, preview.maxDevices)}`;
+    case "missed": {
+      const most = formatDevicesOf(pace, preview.maxDevices);
+      return `cannot be met: ${formatDuration(preview.lateS)} late on ${most.startsWith("1 ") ? most : `all ${most}`}`;
+    }
   }
 }

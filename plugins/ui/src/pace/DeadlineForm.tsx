@@ -124,7 +124,7 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
               <b data-testid="preview">{previewText(paces, pace, origin + acceptedS * 1000)}</b>
             </Text>
           ) : (
-            <Text fontSize="sm" color={rejected ? "fg.error" : "fg.muted"}>
+            <Text fontSize="sm" color={rejected ? "red.fg" : "fg.muted"}>
               {rejected?.message ?? `A duration from the start, or a time of day (${timeZone()}).`}
             </Text>
           )}

@@ -5,6 +5,7 @@ import { Link } from "react-router-dom";
 import type { Cell, DriftHistory, HistoryRow, Version } from "../contract";
 import { styleOf } from "../drift/Verdict";
 import { formatTime } from "../format";
+import { visible } from "../look/colors";
 import { runPath } from "../retraining/RunLink";
 import {
   axisLabels,
@@ -88,7 +89,7 @@ export function HistoryPicture({ history, name }: { history: DriftHistory; name:
                   x2={x(at)}
                   y1={0}
                   y2={top(versionLane)}
-                  stroke={color("green-solid")}
+                  stroke={visible("green")}
                   strokeDasharray="3 3"
                 />
               ))}

@@ -291,7 +291,7 @@ def test_api_requires_a_login(airflow: AirflowProcess) -> None:
 
 
 def test_page_shows_why_a_deadline_is_rejected(
-    airflow: AirflowProcess, running_run: RecordedRun, open_page: OpenPage
+    airflow: AirflowProcess, running_run: RecordedRun, open_page: OpenPage, violations: Violations
 ) -> None:
     page = open_page(full_page_path(running_run), user="anna")
     field, button = page.get_by_label("New deadline"), page.get_by_role("button", name="Set deadline")
@@ -303,6 +303,7 @@ def test_page_shows_why_a_deadline_is_rejected(
         field.fill(rejected)
         page.get_by_text(message).wait_for()
         assert button.is_disabled()
+    assert violations(page) == []
     field.fill("50m")
     by_ben = {"deadline": "70m", "by": "ben"}
     airflow.put_task_state("retrain_delays", running_run.run_id, "train", "deadline", by_ben)

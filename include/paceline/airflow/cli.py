@@ -154,11 +154,15 @@ def _print_table(jobs: Sequence[dict[str, Any]]) -> None:
 def _table_cells(pace: PaceSample) -> tuple[str, ...]:
     """Format the newest sample of a job as table cells."""
     forecast_s, deadline_s = pace.forecast_s, pace.deadline_s
-    if forecast_s is None:
+    # The job has ended, or only its output is being collected.
+    is_done = pace.state == "finished" or pace.progress_pct >= 100
+    if pace.state == "failed":
+        slack = "-"
+    elif forecast_s is None:
         slack = "not known yet"
     elif deadline_s is None:
         slack = "as fast as its budget allows"
-    elif pace.progress_pct >= 100 and forecast_s > deadline_s:  # such as a job whose output is being collected
+    elif is_done and forecast_s > deadline_s:
         slack = f"{forecast_s - deadline_s:.0f} s late"
     elif not pace.feasible and pace.earliest_s is not None:
         slack = f"cannot be met, {pace.earliest_s - deadline_s:.0f} s late at best"

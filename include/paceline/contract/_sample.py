@@ -81,6 +81,10 @@ class PaceSample(Measured):
     """Whether the devices are a share of the time of the job's GPUs."""
     used_devices: Rounded | None = None
     """Devices that the job has kept busy."""
+    mean_devices: Rounded | None = None
+    """Mean allocation since the start of the job; ``None`` before it."""
+    device_seconds: Rounded | None = None
+    """Devices times seconds since the start of the job; ``None`` before it."""
     ceiling: float | None = Field(default=None, ge=0)
     """The largest allocation allowed now; ``None`` without a ceiling."""
     grant: int = Field(default=0, ge=0, le=10**9)

@@ -102,7 +102,8 @@ class Scaling:
             gain = self._window.speed / trial.speed - 1 if trial.speed > 0 else float("inf")
             if gain < trial.least_gain:
                 return self._revert_trial(trial, gain)
-        efficiency_text = f"{100 * efficiency:.0f} % of {now.cores:.3g} cores are used"
+        amount = quantity(float(f"{now.cores:.3g}"), "core")
+        efficiency_text = f"{100 * efficiency:.0f} % of {amount} {'is' if amount == '1 core' else 'are'} used"
         step = self._reassign(used)
         if step is None and efficiency >= self._options.job_efficiency:
             step = self._scale_up(efficiency_text, certain=True)

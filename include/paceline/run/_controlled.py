@@ -150,6 +150,8 @@ class ControlledRun:
                 self.progress.newest,
                 allocated_devices=self.allocation.upper_bound,
                 used_devices=self.utilization.devices,
+                mean_devices=self.mean_devices(now_s),
+                device_seconds=self.allocation.device_s,
                 ceiling=self.commands.ceiling,
                 grant=self.commands.grant,
                 shared=self.commands.shared,
@@ -161,6 +163,10 @@ class ControlledRun:
             ),
             self.totals,
         )
+
+    def mean_devices(self, until_s: float) -> float:
+        """Return the mean allocation from the start of the job until a time."""
+        return self.allocation.device_s / max(until_s - self.began_s, 1e-9)
 
     def totals(self) -> RunTotals:
         """Return the totals of the run, for the next controlling process."""

@@ -48,7 +48,7 @@ def finish(controlled: ControlledRun, status: JobStatus) -> Outcome:
         # A shared job may have waited for devices until then.
         error_pct=error_pct(finished_s, deadline_s, _SHORTEST_S if controlled.settings.shared else began_s),
         met=finished_s <= deadline_s,
-        mean_devices=allocation.device_s / max(finished_s - began_s, 1e-9),
+        mean_devices=controlled.mean_devices(finished_s),
         device_seconds=allocation.device_s,
         resizes=allocation.resizes,
         restarts=outage.restarts,

@@ -113,6 +113,8 @@ def make_sample(
     *,
     allocated_devices: float,
     used_devices: float | None,
+    mean_devices: float | None = None,
+    device_seconds: float | None = None,
     ceiling: float | None,
     grant: int = 0,
     shared: bool = False,
@@ -134,6 +136,8 @@ def make_sample(
         The job's last report.
     allocated_devices, used_devices, ceiling:
         The allocation, the devices in use, and the upper limit of the allocation.
+    mean_devices, device_seconds:
+        The mean allocation and the device-seconds since the start of the job; ``None`` before it.
     grant:
         Number of the arbiter's grant in effect; 0 before the first.
     shared:
@@ -160,6 +164,8 @@ def make_sample(
         quantum=controller.limits.quantum,
         shares_gpus=controller.limits.shares_gpus,
         used_devices=used_devices,
+        mean_devices=mean_devices,
+        device_seconds=device_seconds,
         ceiling=ceiling,
         grant=grant,
         shared=shared,

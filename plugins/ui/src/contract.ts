@@ -92,6 +92,14 @@ export interface PaceSample {
    */
   used_devices: number | null;
   /**
+   * Mean allocation since the start of the job; `null` before it.
+   */
+  mean_devices: number | null;
+  /**
+   * Devices times seconds since the start of the job; `null` before it.
+   */
+  device_seconds: number | null;
+  /**
    * The largest allocation allowed now; `null` without a ceiling.
    */
   ceiling: number | null;

@@ -203,17 +203,20 @@ export function formatTick(value: number, step: number): string {
   return Math.abs(value) >= 1e6 && power.length < plain.length ? power : plain;
 }
 
-/** Format a time in the time zone selected in Airflow, with the day if it is not today, and the year if it is another. */
+/** Format a time in the time zone selected in Airflow, with the day if it is not today. */
 export function formatTime(at: Date, now = new Date(), zone = timeZone()): string {
   const format = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" } as const;
   const time = at.toLocaleTimeString(undefined, { ...format, timeZone: zone });
+  const day = formatDay(at, now, zone);
+  return day === formatDay(now, now, zone) ? time : `${day}, ${time}`;
+}
+
+/** Format a day in the time zone selected in Airflow, with the year if it is another than this year. */
+export function formatDay(at: Date, now = new Date(), zone = timeZone()): string {
   const year = (when: Date) => when.toLocaleDateString(undefined, { year: "numeric", timeZone: zone });
-  const day = (when: Date) => {
-    const withYear = year(when) === year(now) ? {} : ({ year: "numeric" } as const);
-    const date = when.toLocaleDateString(undefined, { month: "short", day: "numeric", timeZone: zone, ...withYear });
-    return date.replaceAll(" ", "\u00a0");
-  };
-  return day(at) === day(now) ? time : `${day(at)}, ${time}`;
+  const withYear = year(at) === year(now) ? {} : ({ year: "numeric" } as const);
+  const date = at.toLocaleDateString(undefined, { month: "short", day: "numeric", timeZone: zone, ...withYear });
+  return date.replaceAll(" ", "\u00a0");
 }
 
 /**

@@ -16,6 +16,8 @@ export function makePace(changed: Partial<Pace> = {}): Pace {
     quantum: 0.05,
     shares_gpus: false,
     used_devices: 1,
+    mean_devices: null,
+    device_seconds: null,
     ceiling: null,
     grant: 0,
     shared: false,

@@ -54,6 +54,8 @@ def test_status_names_the_unit_of_an_allocation(monkeypatch, capsys, sample, sho
     [
         ({"progress_pct": 90.0, "feasible": False}, "cannot be met, 348 s late at best"),
         ({"progress_pct": 100.0, "feasible": False, "state": "finishing"}, "348 s late"),
+        ({"progress_pct": 80.0, "feasible": False, "state": "finished"}, "348 s late"),  # a metric has ended it early
+        ({"progress_pct": 80.0, "feasible": False, "state": "failed"}, "-"),
         ({"progress_pct": 100.0, "state": "finishing", "forecast_s": 238.0}, "2 s"),
     ],
 )

@@ -100,6 +100,11 @@ def test_workers_with_idle_cores_increase_in_number():
     assert "cores are used: 2 more workers" in step.reason
 
 
+def test_reason_of_a_step_has_one_core_in_the_singular():
+    scaling = Scaling(budget=3.0, configuration=TeamConfiguration((0.2,), (0.4, 0.4)))
+    assert scaling_steps_at_equal_usage(scaling, 0.97)[0].reason == "97 % of 1 core is used: 0.5 more cores"
+
+
 def test_parameter_server_is_added_for_a_saturated_link():
     step = first_step_kind(KINDS["network"], TeamConfiguration((0.2,), (1.0,) * 16))
     assert (step.kind, len(step.configuration.servers)) == ("server", 2)

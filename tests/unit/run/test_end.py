@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.errors import JobLostError, TrainingFailedError, UnsuitableCodeError
+from paceline.run import MemoryState
 from paceline.run.outcome import WITHOUT_STEPS
 
 
@@ -128,3 +129,19 @@ def test_error_for_zero_batches_explains_the_cause(make_job, run):
     job.actions = [(5, lambda: job.kill(exit_code=0))]
     with pytest.raises(TrainingFailedError, match="total: got 0, expected a whole number of at least 1"):
         run(job, 90)
+
+
+def test_last_sample_has_the_mean_and_the_device_seconds_of_the_outcome(make_job, run):
+    outcome, exchange = run(make_job(core_s=60), 80)
+    last = exchange.samples[-1]
+    assert last["mean_devices"] == outcome.mean_devices > 0
+    assert last["device_seconds"] == outcome.device_seconds > 0
+
+
+def test_last_sample_of_a_failed_job_has_its_device_seconds(make_job, run):
+    job, state = make_job(core_s=60), MemoryState()
+    job.actions = [(20, job.kill)]
+    with pytest.raises(TrainingFailedError):
+        run(job, 90, state=state)
+    assert state["pace"]["mean_devices"] > 0
+    assert state["pace"]["device_seconds"] == pytest.approx(20 * state["pace"]["mean_devices"], rel=0.1)

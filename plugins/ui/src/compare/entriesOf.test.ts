@@ -23,7 +23,7 @@ const history = (...samples: [number, number][]): History => ({
 
 test("a training has its time, deviation, mean cores, core hours and scores", () => {
   const run = {
-    jobs: [job("train", "DeadlineTrainingOperator")],
+    jobs: [job("train", "DeadlineTrainingOperator", { mean_devices: 2.25, device_seconds: 8100 })],
     histories: new Map([["train[-1]", history([0, 1], [1800, 3])]]),
   };
   const [entry, ...others] = entriesOf(row, run);
@@ -32,8 +32,8 @@ test("a training has its time, deviation, mean cores, core hours and scores", ()
     Duration: "1:00:00",
     Deadline: "1:06:40",
     Deviation: "done 6 min 40 s early (−10.00 %)",
-    "Mean allocation": "2 cores",
-    "Core hours": "2",
+    "Mean allocation": "2.25 cores",
+    "Core hours": "2.25",
     "Score before": "0.7000 (version 2)",
     "Score after": "0.7200 auc",
     Decision: "better",

@@ -4,16 +4,7 @@ import type { TrainingJob } from "../contract";
 import { formatClock, formatMean, isEnded, jobStatus, nameOfUnit, type Status, teamStatus, unitOf } from "../format";
 import type { VersionRow } from "../model/versionsOf";
 import { groupJobs } from "../pace/groupJobs";
-import {
-  combineSeries,
-  combineWorkers,
-  type Column,
-  deviceSeconds,
-  meanDevices,
-  originOffsets,
-  type Series,
-  toSeries,
-} from "../pace/series";
+import { combineSeries, combineWorkers, type Column, originOffsets, type Series, toSeries } from "../pace/series";
 
 /** The jobs of a run, with the stored history of each by `jobKey`. */
 export interface StoredRun {
@@ -65,26 +56,16 @@ export function entriesOf(row: VersionRow, run: StoredRun): Entry[] {
 }
 
 /** Return the names and texts of the figures of a training, without scores if the version may be from another one. */
-export function figuresOf({
-  pace,
-  series,
-  status,
-  isOnly,
-  row: { evaluation },
-}: Entry): [name: string, text: string][] {
-  const { deadline_s: deadline } = pace;
+export function figuresOf({ pace, status, isOnly, row: { evaluation } }: Entry): [name: string, text: string][] {
+  const { deadline_s: deadline, mean_devices: mean, device_seconds: seconds } = pace;
   const unit = unitOf(pace);
-  const mean = meanDevices(series);
   const score = (value: number | null | undefined) => (value == null ? "not stored" : value.toPrecision(4));
   const figures: [string, string][] = [
     ["Duration", formatClock(pace.t_s)],
     ["Deadline", deadline === null ? "none" : formatClock(deadline)],
     ["Deviation", status.text],
     ["Mean allocation", mean === null ? "not stored" : formatMean(mean, unit)],
-    [
-      `${nameOfUnit(unit)} hours`,
-      mean === null ? "not stored" : Number((deviceSeconds(series) / 3600).toPrecision(3)).toString(),
-    ],
+    [`${nameOfUnit(unit)} hours`, seconds === null ? "not stored" : Number((seconds / 3600).toPrecision(3)).toString()],
   ];
   if (!isOnly) return figures;
   return [

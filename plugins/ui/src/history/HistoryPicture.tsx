@@ -2,18 +2,29 @@ import { Box, HStack, Text } from "@chakra-ui/react";
 import { useEffect, useRef, useState } from "react";
 import { Link } from "react-router-dom";
 
-import type { Cell, DriftHistory, HistoryRow } from "../contract";
+import type { Cell, DriftHistory, HistoryRow, Version } from "../contract";
 import { styleOf } from "../drift/Verdict";
 import { formatTime } from "../format";
-import { timeZone } from "../look/zone";
+import { visible } from "../look/colors";
 import { runPath } from "../retraining/RunLink";
-import { cellText, isAlarm, marksOf, strengthOf, summaryOf, type VersionMark } from "./layout";
+import {
+  axisLabels,
+  cellText,
+  isAlarm,
+  type LabelPlace,
+  marksOf,
+  placeLabels,
+  strengthOf,
+  summaryOf,
+  type VersionMark,
+} from "./layout";
 
 const HEIGHT = 20; // of a row
 const NARROWEST = 16; // of the columns
 const WIDEST = 48;
 const END = 1.5; // columns after the newest check, for a training that runs
-const LABEL_WIDTH = 60; // of a date
+const VERSION_HEIGHT = 14; // of a further row of versions
+const LETTER = 7; // width of a letter, at most
 const color = (name: string) => `var(--chakra-colors-${name})`;
 const OUTCOMES = {
   promoted: { sign: "★", fill: color("green-fg") },
@@ -33,8 +44,12 @@ export function HistoryPicture({ history, name }: { history: DriftHistory; name:
   const lanes = ["Check", ...rows.map((row) => row.name), "Training", "Version"];
   const top = (lane: number) => lane * HEIGHT;
   const [trainingLane, versionLane] = [lanes.length - 2, lanes.length - 1];
-  const height = top(lanes.length) + HEIGHT;
-  const every = Math.ceil(LABEL_WIDTH / column);
+  const labels = marks.versions.map(({ version, at }) => ({ x: x(at), width: LETTER * (labelOf(version).length + 1) }));
+  const places = placeLabels(labels, width);
+  const rowsBelow = Math.max(0, ...places.map(({ row }) => row));
+  const height = top(lanes.length) + rowsBelow * VERSION_HEIGHT + HEIGHT;
+  const dates = axisLabels(checks);
+  const every = Math.ceil((LETTER * Math.max(...dates.map((date) => date.length + 1))) / column);
   const box = useRef<HTMLDivElement>(null);
   const newest = checks.at(-1)?.at;
   useEffect(() => {
@@ -74,7 +89,7 @@ export function HistoryPicture({ history, name }: { history: DriftHistory; name:
                   x2={x(at)}
                   y1={0}
                   y2={top(versionLane)}
-                  stroke={color("green-solid")}
+                  stroke={visible("green")}
                   strokeDasharray="3 3"
                 />
               ))}
@@ -122,15 +137,14 @@ export function HistoryPicture({ history, name }: { history: DriftHistory; name:
               <VersionSign
                 key={`${mark.version.model} ${mark.version.version}`}
                 mark={mark}
-                x={x(mark.at)}
-                y={top(versionLane) + HEIGHT * 0.7}
-                hasRoom={x((marks.versions[index + 1]?.at ?? Infinity) - mark.at) - column / 2 > 28}
+                place={places[index] ?? { x: 0, row: 0 }}
+                top={top(versionLane)}
               />
             ))}
-            {checks.map((check, index) =>
+            {dates.map((date, index) =>
               index % every === 0 ? (
                 <text key={index} x={x(index) - column / 2} y={height - 6} fill={color("fg-muted")}>
-                  {dateText(checks[0]?.at ?? "", checks.at(-1)?.at ?? "", check.at)}
+                  {date}
                 </text>
               ) : null,
             )}
@@ -173,27 +187,20 @@ function CellMark(props: { row: HistoryRow; cell: Cell | null; time: string; x: 
   );
 }
 
-/** The sign of a version's outcome, with its number if there is room. */
-function VersionSign({ mark, x, y, hasRoom }: { mark: VersionMark; x: number; y: number; hasRoom: boolean }) {
+const labelOf = ({ outcome, version }: Version) => `${OUTCOMES[outcome].sign}${version}`;
+
+/** The sign of a version's outcome, with its number. */
+function VersionSign({ mark, place, top }: { mark: VersionMark; place: LabelPlace; top: number }) {
   const { version } = mark;
-  const { sign, fill } = OUTCOMES[version.outcome];
+  const { fill } = OUTCOMES[version.outcome];
   return (
     <Link to={runPath(version)} tabIndex={-1}>
-      <text x={x} y={y} textAnchor="middle" fill={fill}>
+      <text x={place.x} y={top + HEIGHT * 0.7 + place.row * VERSION_HEIGHT} textAnchor="middle" fill={fill}>
         <title>{`${version.model} version ${version.version}: ${version.outcome}. ${version.reason}`}</title>
-        {hasRoom ? `${sign}${version.version}` : sign}
+        {labelOf(version)}
       </text>
     </Link>
   );
-}
-
-/** A date of the axis; for a span of less than three days, a time. */
-function dateText(first: string, last: string, at: string): string {
-  const isShort = Date.parse(last) - Date.parse(first) < 3 * 86_400_000;
-  const options: Intl.DateTimeFormatOptions = isShort
-    ? { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }
-    : { month: "short", day: "numeric" };
-  return new Date(at).toLocaleString(undefined, { ...options, timeZone: timeZone() });
 }
 
 function Legend() {
@@ -205,7 +212,7 @@ function Legend() {
     ["+", "no champion"],
     ["✓", "no drift"],
     ["·", "skipped"],
-    ["★", "promoted"],
+    ["★", "promoted by a task"],
     ["✕", "rejected"],
     ["○", "evaluated"],
   ];

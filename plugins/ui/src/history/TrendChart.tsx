@@ -88,7 +88,7 @@ export function TrendChart({ history }: { history: DriftHistory }) {
       <Text fontSize="xs" color="fg.muted">
         ▲ drift.{" "}
         {isError ? "" : "A p-value decides, too; a smaller effect may be drift by its PSI or by missing values. "}A
-        dotted line is a promotion.
+        dotted line is a promotion by a task.
       </Text>
     </Stack>
   );

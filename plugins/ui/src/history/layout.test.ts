@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { Cell, HistoryCheck, DriftHistory, HistoryRow } from "../contract";
-import { cellText, driftedText, makeAxis, marksOf, strengthOf, summaryOf } from "./layout";
+import { axisLabels, cellText, driftedText, makeAxis, marksOf, placeLabels, strengthOf, summaryOf } from "./layout";
 
 const day = (number: number) => new Date(Date.UTC(2030, 0, number)).toISOString();
 const check = (number: number, more: Partial<HistoryCheck> = {}): HistoryCheck => ({
@@ -55,6 +55,24 @@ test("in a backfill, a training follows the check of its run", () => {
     [1, 1],
   ]);
   expect(marks.versions.map(({ at }) => at)).toEqual([1.5]);
+});
+
+test("labels that would overlap or be cut off are moved, none is left out", () => {
+  const label = (x: number) => ({ x, width: 20 });
+  expect(placeLabels([label(50), label(100)], 200)).toEqual([
+    { x: 50, row: 0 },
+    { x: 100, row: 0 },
+  ]);
+  const close = placeLabels([label(60), label(50), label(71), label(73)], 200);
+  expect(close.map(({ row }) => row)).toEqual([1, 0, 2, 0]);
+  expect(placeLabels([label(0), label(199)], 200).map(({ x }) => x)).toEqual([10, 190]);
+});
+
+test("the axis has the year of dates in another year, and times within three days", () => {
+  const now = new Date(day(20));
+  const labels = axisLabels([check(-1), check(2), check(4)], now, "UTC");
+  expect(labels.map((label) => /2029|2030/.exec(label)?.[0])).toEqual(["2029", undefined, undefined]);
+  expect(axisLabels([check(1), check(2)], now, "UTC")).toEqual(["00:00", "00:00"]);
 });
 
 test("the strength of a cell is its effect, or the part of the error that is new", () => {

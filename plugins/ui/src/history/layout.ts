@@ -1,5 +1,7 @@
 // Places of checks, trainings and versions on the time axis of the history, and the texts of its cells.
 import type { Cell, HistoryCheck, DriftHistory, HistoryRow, RunTraining, Version } from "../contract";
+import { formatDay } from "../format";
+import { timeZone } from "../look/zone";
 
 const DAY_MS = 86_400_000;
 /** Verdicts that are alarms. */
@@ -67,6 +69,41 @@ export function marksOf({ checks, trainings, versions }: DriftHistory): {
     }),
     versions: versions.map((version) => ({ version, at: place(version, version.at) })),
   };
+}
+
+/** The centre of a label, and its row below the axis. */
+export interface LabelPlace {
+  x: number;
+  row: number;
+}
+
+const LABEL_GAP = 2;
+
+/** Place labels, given their centres and widths, in as few rows as possible: within `end`, and without overlaps. */
+export function placeLabels(labels: { x: number; width: number }[], end: number): LabelPlace[] {
+  const places: LabelPlace[] = labels.map(({ x, width }) => ({
+    x: Math.max(Math.min(x, end - width / 2), width / 2),
+    row: 0,
+  }));
+  const widthOf = (index: number) => labels[index]?.width ?? 0;
+  const ends: number[] = []; // of the rows
+  for (const [index, place] of [...places.entries()].toSorted(([, a], [, b]) => a.x - b.x)) {
+    const start = place.x - widthOf(index) / 2;
+    const free = ends.findIndex((one) => one + LABEL_GAP <= start);
+    place.row = free < 0 ? ends.length : free;
+    ends[place.row] = start + widthOf(index);
+  }
+  return places;
+}
+
+/** Return the labels of an axis of checks: times of day if the checks span less than three days, otherwise days. */
+export function axisLabels(checks: HistoryCheck[], now = new Date(), zone = timeZone()): string[] {
+  const times = checks.map(({ at }) => new Date(at));
+  const isShort = Number(times.at(-1)) - Number(times[0]) < 3 * DAY_MS;
+  const ofDay = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" } as const;
+  return times.map((at) =>
+    isShort ? at.toLocaleTimeString(undefined, { ...ofDay, timeZone: zone }) : formatDay(at, now, zone),
+  );
 }
 
 /** Return how strongly a cell is coloured, from 0 to 1: by its effect, or by the new part of the error. */

@@ -1,16 +1,29 @@
 import { Skeleton, Stack } from "@chakra-ui/react";
 import { useEffect, useState } from "react";
 
+import { serverNow } from "../api";
+import { formatTime } from "../format";
 import { Notice } from "./Notice";
 
 const SLOW_MS = 5000;
 
+interface Requested {
+  error: Error | null;
+  failureReason: Error | null;
+  data: unknown;
+  /** When the data have arrived, by the clock of the browser; 0 for none, and for those of another request. */
+  dataUpdatedAt: number;
+}
+
 /**
- * Return why the newest request of a query has failed, also while the page repeats it and shows older data; `null`
- * before the first data, for which `Loading` says it.
+ * Return why the newest request of a query has failed, also while the page repeats it and shows older data, and from
+ * when these data are; `null` before the first data, for which `Loading` says it.
  */
-export function problemOf(query: { error: Error | null; failureReason: Error | null; data: unknown }): string | null {
-  return (query.error ?? (query.data === undefined ? null : query.failureReason))?.message ?? null;
+export function problemOf({ error, failureReason, data, dataUpdatedAt }: Requested): string | null {
+  const message = (error ?? (data === undefined ? null : failureReason))?.message ?? null;
+  if (message === null || data === undefined || !dataUpdatedAt) return message;
+  const at = new Date(dataUpdatedAt - Date.now() + serverNow());
+  return `${message} The data on this page are from ${formatTime(at)}.`;
 }
 
 /** A placeholder until the first data of a query arrive. After a failed request, or a few seconds, it says why. */

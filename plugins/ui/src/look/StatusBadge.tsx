@@ -9,6 +9,9 @@ const STYLES: Record<Level, { palette: string; sign: string }> = {
   unknown: { palette: "gray", sign: "…" },
 };
 
+/** A duration in a text, which does not break: `2 min 10 s`. */
+const DURATION = /\b\d+ (h|min|s)\b( \d+ (min|s)\b)?/g;
+
 /** The status of a job relative to its deadline, as colour, sign and text. It wraps where its surroundings do. */
 export function StatusBadge({ status }: { status: Status }) {
   const { palette, sign } = STYLES[status.level];
@@ -21,7 +24,7 @@ export function StatusBadge({ status }: { status: Status }) {
       whiteSpace="inherit"
       textAlign="start"
     >
-      <span aria-hidden>{sign}</span> {status.text}
+      <span aria-hidden>{sign}</span> {status.text.replace(DURATION, (duration) => duration.replaceAll(" ", "\u00a0"))}
     </Badge>
   );
 }

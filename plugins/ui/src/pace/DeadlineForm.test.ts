@@ -47,9 +47,9 @@ beforeEach(() => {
   Object.assign(state, { check: {}, change: {}, text: "", clicks: [], typed: "" });
 });
 
-function render(pending = false, late: number[] = [0]): string {
+function render(pending = false, late: number[] = [0], changed: Partial<Pace> = {}): string {
   // A worker that has begun later counts fewer seconds.
-  const paces = late.map((lateS) => makePace({ t_s: 60 - lateS, deadline_s: 1800 - lateS }));
+  const paces = late.map((lateS) => makePace({ t_s: 60 - lateS, deadline_s: 1800 - lateS, ...changed }));
   const deadline = { value: "30m", by: null, updated_at: "2030-01-01T12:00:00+00:00", pending };
   const jobs = paces.map(
     (pace, at) =>
@@ -101,4 +101,14 @@ test.each([
   render(false, [0, 45]);
   state.clicks.at(-1)?.();
   expect(state.typed).toBe(typed);
+});
+
+test.each([
+  [2, "late on all 2 cores"],
+  [1, "late on 1 core<"],
+])("a deadline that cannot be met on %d cores is %s", (max_devices, text) => {
+  const exact = { sd: 0, sd_devices: 1, exponent_sd: 0 };
+  const remaining = { work_s: 1000, exponent: 1, after_s: 2, usable_devices: null, ...exact };
+  Object.assign(state, { text: "70s", check: { data: 70 } });
+  expect(`${render(false, [0], { max_devices, remaining })}<`).toContain(text);
 });

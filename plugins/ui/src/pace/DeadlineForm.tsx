@@ -124,7 +124,7 @@ export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
               <b data-testid="preview">{previewText(paces, pace, origin + acceptedS * 1000)}</b>
             </Text>
           ) : (
-            <Text fontSize="sm" color={rejected ? "fg.error" : "fg.muted"}>
+            <Text fontSize="sm" color={rejected ? "red.fg" : "fg.muted"}>
               {rejected?.message ?? `A duration from the start, or a time of day (${timeZone()}).`}
             </Text>
           )}
@@ -145,7 +145,9 @@ function previewText(paces: Pace[], pace: Pace, deadlineMs: number): string {
       return `can be met on about ${formatDevicesOf(pace, preview.devices)} (now ${formatDevicesOf(pace, pace.devices)})`;
     case "early":
       return `ends ${formatDuration(preview.earlyS)} before the deadline on the smallest allocation`;
-    case "missed":
-      return `cannot be met: ${formatDuration(preview.lateS)} late on all ${formatDevicesOf(pace, preview.maxDevices)}`;
+    case "missed": {
+      const most = formatDevicesOf(pace, preview.maxDevices);
+      return `cannot be met: ${formatDuration(preview.lateS)} late on ${most.startsWith("1 ") ? most : `all ${most}`}`;
+    }
   }
 }

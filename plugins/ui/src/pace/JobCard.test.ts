@@ -39,9 +39,10 @@ test.each([
 });
 
 test("an ended job has its mean allocation, and times of one kind", () => {
-  const pace = makePace({ state: "finished", t_s: 90, deadline_s: 120 });
+  const pace = makePace({ state: "finished", t_s: 90, deadline_s: 120, mean_devices: 1.333 });
   const job = { dag_id: "retrain", run_id: "run", task_id: "train", map_index: -1, state: "success", pace };
-  const series = { ...toSeries(null, []), t: [0, 60, 90], devices: [1, 2, 2] };
+  // The history is thinned and begins after the start of the job: its mean would be another one.
+  const series = { ...toSeries(null, []), t: [10, 60, 90], devices: [1, 4, 2] };
   const props = {
     prefix: "train[-1]",
     jobs: [job as TrainingJob],

@@ -27,7 +27,7 @@ import { EarlierRun } from "./EarlierRun";
 import { EventList } from "./EventList";
 import { eventOfMachine } from "./events";
 import { Charts } from "./Charts";
-import { combineSeries, combineWorkers, meanDevices, originOf, originOffsets, type Series } from "./series";
+import { combineSeries, combineWorkers, originOf, originOffsets, type Series } from "./series";
 import { useTimes } from "./times";
 import type { JobHistory } from "./useRun";
 
@@ -89,7 +89,7 @@ export function JobCard({ prefix, jobs, histories, mayChange }: Props) {
               {job.warning}
             </Notice>
           ))}
-        <Figures pace={pace} series={ended ? seriesOf(workers, histories) : null} taskEnded={ended} />
+        <Figures pace={pace} taskEnded={ended} />
         {running.length ? (
           <DeadlineForm
             jobs={running}
@@ -130,13 +130,13 @@ function StatusAnnouncement({ status, name }: { status: Status; name: string }) 
 }
 
 /** The main figures of a job; `taskEnded`: the task has ended, even if the last sample shows a running job. */
-function Figures({ pace, series, taskEnded }: { pace: Pace; series: Series | null; taskEnded: boolean }) {
+function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
   const times = useTimes(pace);
   const deadline = pace.deadline_s;
   const left = secondsLeft(pace);
   const timeLeft = left > 0 ? `in ${formatDuration(left)}` : `${formatDuration(left)} ago`;
   const ended = taskEnded || pace.state === "finished" || pace.state === "failed";
-  const mean = ended && series ? meanDevices(series) : null;
+  const mean = ended ? pace.mean_devices : null;
   return (
     <FigureGrid>
       <Figure
@@ -252,7 +252,7 @@ function MachineTabs({
             <HStack>
               <StatusBadge status={jobStatus(job)} />
             </HStack>
-            <Figures pace={job.pace} series={histories.get(jobKey(job))?.series ?? null} taskEnded={isEnded(job)} />
+            <Figures pace={job.pace} taskEnded={isEnded(job)} />
             <JobDetails name={nameOf(job)} job={job} history={histories.get(jobKey(job))} />
           </Stack>
         </Tabs.Content>

@@ -1,5 +1,6 @@
 import { Box, Stack } from "@chakra-ui/react";
 
+import type { UnstartedJob } from "../contract";
 import { DriftReports } from "../drift/DriftReports";
 import { formatTime, shortName } from "../format";
 import { GuideLink } from "../look/GuideLink";
@@ -39,8 +40,7 @@ export function RunPage({
       {problem ? <Notice kind="error">{problem}</Notice> : null}
       {unstarted.map((job) => (
         <Notice key={`${job.task_id} ${job.map_index}`} kind={job.state === "failed" ? "error" : "warning"}>
-          {shortName(job.task_id, job.map_index)}: {unstartedStatus(job).text} ({formatTime(new Date(job.at))}).{" "}
-          {job.reason}
+          {unstartedText(job)}
         </Notice>
       ))}
       {jobs.length ? <TimeKindChoice kind={timeKind} onChange={setTimeKind} /> : null}
@@ -71,6 +71,12 @@ export function RunPage({
       </Box>
     </Stack>
   );
+}
+
+/** Describe a training that did not start: its state, and when and why its last try has ended. */
+export function unstartedText(job: UnstartedJob): string {
+  const name = shortName(job.task_id, job.map_index);
+  return `${name}: ${unstartedStatus(job).text}. At ${formatTime(new Date(job.at))}: ${job.reason}`;
 }
 
 /** Describe a run without jobs by its state, which is `null` if Airflow has no such run. */

@@ -3,16 +3,7 @@ import { expect, test } from "vitest";
 import type { History } from "../api";
 import type { TrainingJob } from "../contract";
 import { makePace } from "../samples";
-import {
-  combineSeries,
-  combineWorkers,
-  deviceSeconds,
-  meanDevices,
-  originOf,
-  padRange,
-  toSeries,
-  valueAt,
-} from "./series";
+import { combineSeries, combineWorkers, originOf, padRange, toSeries, valueAt } from "./series";
 
 const history: History = {
   version: 1,
@@ -121,8 +112,12 @@ test("the origin is the time from which the seconds of a sample are counted", ()
   );
 });
 
-test("the mean allocation weighs each sample with the time until the next", () => {
-  const series = { ...toSeries(null, []), t: [10, 20, 50], devices: [1, 3, 9] };
-  expect([deviceSeconds(series), meanDevices(series)]).toEqual([100, 2.5]);
-  expect(meanDevices(toSeries(null, []))).toBeNull();
+test("a combined job has used the devices of all workers, also of those that have ended", () => {
+  const workers = [
+    worker({ mean_devices: 1.5, device_seconds: 90 }),
+    worker({ mean_devices: 0.5, device_seconds: 20, state: "finished" }, "success"),
+    worker({ state: "waiting" }),
+  ];
+  expect(combineWorkers(workers)).toMatchObject({ mean_devices: 2, device_seconds: 110 });
+  expect(combineWorkers([worker({})])).toMatchObject({ mean_devices: null, device_seconds: null });
 });

@@ -70,17 +70,6 @@ export function valueAt(series: Series, column: Column, t: number): number | nul
   return value;
 }
 
-/** Return the allocation over time, in device seconds: an allocation lasts until the next sample. */
-export function deviceSeconds({ t, devices }: Series): number {
-  return t.reduce((sum, at, index) => sum + (devices[index] ?? 0) * ((t[index + 1] ?? at) - at), 0);
-}
-
-/** Return the mean allocation from the first to the last sample; `null` without two samples. */
-export function meanDevices(series: Series): number | null {
-  const lengthS = (series.t.at(-1) ?? 0) - (series.t[0] ?? 0);
-  return lengthS > 0 ? deviceSeconds(series) / lengthS : null;
-}
-
 /** A smaller relative difference of values counts as none: rounding, or ticks that uPlot would search endlessly. */
 const LEAST_SPREAD = 1e-6;
 
@@ -99,8 +88,8 @@ export function originOffsets(workers: TrainingJob[]): number[] {
 }
 
 /**
- * Combine the samples of several workers into one: sum the devices of the active workers, average the progress, the loss
- * and the metrics of all workers, and use the latest forecast.
+ * Combine the samples of several workers into one: sum the devices of the active workers, and the mean devices and the
+ * device-seconds of all workers; average the progress, the loss and the metrics of all workers; use the latest forecast.
  */
 export function combineWorkers(workers: TrainingJob[]): Pace | null {
   const [first] = workers;
@@ -115,9 +104,13 @@ export function combineWorkers(workers: TrainingJob[]): Pace | null {
     const known = counted.flatMap(({ pace, offset }) => (pick(pace) === null ? [] : [(pick(pace) ?? 0) + offset]));
     return known.length ? Math.max(...known) : null;
   };
-  const average = (values: (number | null | undefined)[]) => {
+  const total = (values: (number | null | undefined)[]) => {
     const known = values.filter((value) => value != null);
-    return known.length ? known.reduce((total, value) => total + value, 0) / known.length : null;
+    return known.length ? known.reduce((sum, value) => sum + value, 0) : null;
+  };
+  const average = (values: (number | null | undefined)[]) => {
+    const sum = total(values);
+    return sum === null ? null : sum / values.filter((value) => value != null).length;
   };
   const names = new Set(all.flatMap(({ pace }) => Object.keys(pace.metrics)));
   const newest = counted.reduce((a, b) => (a.pace.updated_at > b.pace.updated_at ? a : b));
@@ -134,6 +127,8 @@ export function combineWorkers(workers: TrainingJob[]): Pace | null {
     min_devices: sum((pace) => pace.min_devices),
     max_devices: sum((pace) => pace.max_devices),
     used_devices: sum((pace) => pace.used_devices ?? pace.devices),
+    mean_devices: total(all.map(({ pace }) => pace.mean_devices)),
+    device_seconds: total(all.map(({ pace }) => pace.device_seconds)),
     ceiling: null,
     loss: average(all.map(({ pace }) => pace.loss)),
     metrics: Object.fromEntries(

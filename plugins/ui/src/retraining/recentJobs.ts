@@ -23,7 +23,7 @@ export const isUnstarted = (job: RecentJob): job is UnstartedJob => !("pace" in 
 export function unstartedStatus({ state }: UnstartedJob): Status {
   return state === "failed"
     ? { level: "bad", text: "never started", slackS: -Infinity }
-    : { level: "danger", text: "not started yet: waiting for its next try", slackS: -Infinity };
+    : { level: "danger", text: "not started yet, waiting for its next try", slackS: -Infinity };
 }
 
 /** Return the outcome of an ended job; `other` if its task was skipped, or was marked as success. */

@@ -37,6 +37,8 @@ _MAX_ROWS = 6000  # three rows for each job
 TaskKey = tuple[str, str, str, int]
 # The states of a task whose last try may have started no job: failed, or before its next try.
 _UNSTARTED_STATES = ("failed", "up_for_retry", "scheduled", "queued")
+# The states of a task between two of its processes: before its next try, or before it leaves the triggerer.
+_BETWEEN_STATES = ("up_for_retry", "restarting", "scheduled", "queued")
 FINAL_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
@@ -118,18 +120,19 @@ def run_jobs(dag_id: str, run_id: str, session: SessionDep, user: GetUserDep) ->
 def all_jobs(session: SessionDep, readable: ReadableDags, recent: int = Query(50, ge=0, le=_MAX_RECENT)) -> AllJobs:
     """Return the running jobs and the last ``recent`` ended jobs of the DAGs that the caller may read.
 
-    And at least the last 50 trainings that did not start.
+    And at least the last 50 trainings that did not start. The running jobs include those that wait for the next try.
     """
     is_readable = TaskInstance.dag_id.in_(readable)
-    running = session.execute(
-        _select_samples().where(is_readable, TaskInstance.state.in_(("running", "deferred"))).limit(_MAX_ROWS)
-    )
+    active = TaskInstance.state.in_(("running", "deferred", *_BETWEEN_STATES))
+    running = _to_jobs(session.execute(_select_samples().where(is_readable, active).limit(_MAX_ROWS)))
     unstarted = _unstarted(session, is_readable, max(recent, _LEAST_UNSTARTED))
     ended = _recently_ended(session, is_readable, recent)
     # The last sample of such a task is that of an earlier job.
     places = {_place(one) for one in unstarted}
-    recently = [job for job in ended if _place(job) not in places]
-    return AllJobs(running=_to_jobs(running), recent=recently, unstarted=unstarted)
+    started, recently = ([job for job in jobs if _place(job) not in places] for jobs in (running, ended))
+    # A task whose job has finished was cleared.
+    started = [job for job in started if job.state not in _BETWEEN_STATES or job.pace.state != "finished"]
+    return AllJobs(running=started, recent=recently, unstarted=unstarted)
 
 
 def _recently_ended(session: Session, is_readable: ColumnElement[bool], number: int) -> list[TrainingJob]:

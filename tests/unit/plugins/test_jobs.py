@@ -51,6 +51,25 @@ def test_job_that_waits_in_the_triggerer_is_running(session: Session) -> None:
     assert [job.dag_id for job in all_jobs(session, {"a"}, recent=0).running] == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("state", "pace", "listed"),
+    [
+        (TaskInstanceState.UP_FOR_RETRY, "failed", True),
+        (TaskInstanceState.QUEUED, "failed", True),
+        (TaskInstanceState.QUEUED, "training", True),  # it leaves the triggerer
+        (TaskInstanceState.QUEUED, "finished", False),  # it was cleared
+        (TaskInstanceState.RUNNING, "finished", True),  # the output is collected
+    ],
+)
+def test_job_that_waits_for_its_next_try_is_running(
+    session: Session, state: TaskInstanceState, pace: str, listed: bool
+) -> None:
+    add_running_job(session, "a", '"20m"', state)
+    session.query(Stored).filter_by(key=PACE).one().value = json.dumps(a_sample(state=pace).to_json())
+    session.flush()
+    assert [job.dag_id for job in all_jobs(session, {"a"}, recent=0).running] == ["a"] * listed
+
+
 def add_unstarted(
     session: Session, dag_id: str, state: TaskInstanceState, sample_after: timedelta | None = None
 ) -> None:

@@ -205,14 +205,18 @@ class OnTime(Policy):
             self._last = {**self._last, **{job.name: None for job in new if job.promised}}  # by another arbiter
             return planner, plan_with_promises(planner, self._last)
         feasible = planner.feasible()
-        plan = planner.reserve_in_order(feasible, swap=len(due) <= _MAX_SWAP_JOBS)
+        plan = planner.reserve_first(feasible)
         if len(plan) < len(feasible):
-            plan = self._better_plan(planner, plan, feasible)
+            plan = self._best_plan(planner, plan, feasible)
         return planner, plan
 
-    def _better_plan(self, planner: Planner, plan: Plan, feasible: Sequence[int]) -> Plan:
-        """Return the best of ``plan``, the last plan, and a plan that prefers small jobs."""
+    def _best_plan(self, planner: Planner, begin: Plan, feasible: Sequence[int]) -> Plan:
+        """Return the best of three plans: with swaps, the last plan, and a plan that prefers small jobs.
+
+        ``begin`` is the plan in deadline order up to the first job that does not fit.
+        """
         due = planner.due
+        plan = planner.reserve_in_order(feasible, begin, swap=len(due) <= _MAX_SWAP_JOBS)
         most, small = planner.small_jobs(feasible, (1.0, _FILL_FRACTION))
         if len({due[index].job.weight for index in feasible}) == 1 and len(plan) >= len(most):
             return plan  # as many jobs as the upper bound
@@ -226,7 +230,7 @@ class OnTime(Policy):
             repeated = planner.reserve_in_order(order, min_devices=fewest, better_than=planner.weight(plan))
             best = max(plan, repeated, key=planner.weight)
         if planner.weight(small) > planner.weight(best):
-            other = planner.reserve_in_order(sorted(small), better_than=planner.weight(best))
+            other = planner.reserve_in_order(sorted(small), begin, better_than=planner.weight(best))
             best = max(best, other, key=planner.weight)
         return best
 

@@ -74,9 +74,9 @@ class Planner:
     ) -> Plan:
         """Reserve devices for the jobs ``chosen``, in this order; skip jobs that do not fit.
 
-        ``begin`` is an earlier plan for the first jobs of an order; as far as both orders begin with the same jobs, these
-        keep their reservations. With ``swap``, a job that does not fit replaces a larger planned job. ``min_devices``
-        are the fewest devices of each job, by name. The plan is empty if its weight cannot exceed ``better_than``.
+        As far as the order begins with the jobs of ``begin``, an earlier plan, these keep their reservations. With
+        ``swap``, a job that does not fit replaces a larger planned job. ``min_devices`` are the fewest devices of each
+        job, by name. The plan is empty if its weight cannot exceed ``better_than``.
         """
         order = list(dict.fromkeys(chosen))
         same = takewhile(lambda pair: pair[0][0] == pair[1], zip((begin or {}).items(), order, strict=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import takewhile
 from math import inf
 
 from paceline.allocate._model import Node, Reservation
@@ -65,6 +66,7 @@ class Planner:
     def reserve_in_order(
         self,
         chosen: Iterable[int],
+        begin: Plan | None = None,
         *,
         swap: bool = False,
         min_devices: Mapping[str, int] | None = None,
@@ -72,10 +74,13 @@ class Planner:
     ) -> Plan:
         """Reserve devices for the jobs ``chosen``, in this order; skip jobs that do not fit.
 
-        With ``swap``, a job that does not fit replaces a larger planned job. ``min_devices`` are the fewest devices of
-        each job, by name. The plan is empty if its weight cannot exceed ``better_than``.
+        As far as the order begins with the jobs of ``begin``, an earlier plan, these keep their reservations. With
+        ``swap``, a job that does not fit replaces a larger planned job. ``min_devices`` are the fewest devices of each
+        job, by name. The plan is empty if its weight cannot exceed ``better_than``.
         """
         order = list(dict.fromkeys(chosen))
+        same = takewhile(lambda pair: pair[0][0] == pair[1], zip((begin or {}).items(), order, strict=False))
+        known = {index: reservation for (index, reservation), _ in same}
         possible = self.weight(order)
         capacity = self._pool.empty()
         fewest = min_devices or {}
@@ -84,7 +89,7 @@ class Planner:
         swapping = False
         for index in order:
             case = self.due[index]
-            reservation = case.fit(capacity, fewest.get(case.job.name, 0))
+            reservation = known.get(index) or case.fit(capacity, fewest.get(case.job.name, 0))
             if reservation is None and swap:
                 if not swapping:
                     swapping, largest = True, [self._entry(*planned) for planned in plan.items()]
@@ -101,13 +106,13 @@ class Planner:
                     return {}
         return plan
 
-    def reserve_all(self, chosen: Iterable[int]) -> Plan | None:
-        """Reserve devices for all of the jobs ``chosen``, in this order; return ``None`` if one does not fit."""
+    def reserve_first(self, chosen: Iterable[int]) -> Plan:
+        """Reserve devices for the jobs ``chosen``, in this order, up to the first job that does not fit."""
         capacity, plan = self._pool.empty(), Plan()
         for index in chosen:
             reservation = self.due[index].fit(capacity)
             if reservation is None:
-                return None
+                break
             capacity.reserve(reservation)
             plan[index] = reservation
         return plan

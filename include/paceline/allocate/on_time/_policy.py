@@ -23,6 +23,8 @@ _FILL_FRACTION = 0.6
 
 _deadline_s = attrgetter("deadline_s")
 _reason_of = lru_cache(maxsize=1024)(Reason.of)  # thousands of jobs have one of few reasons at each decision
+_MEETS_DEADLINE, _CAN_WAIT = Reason.of(ReasonKind.MEETS_DEADLINE), Reason.of(ReasonKind.CAN_WAIT)
+_HAS_SPARE_DEVICES = Reason.of(ReasonKind.HAS_SPARE_DEVICES)
 
 
 class OnTime(Policy):
@@ -105,18 +107,12 @@ class OnTime(Policy):
                 case.keeps_until_s = self._began_s[case.job.name] + case.min_run_s
         planned, late = self._plan(cases, node, now_s)
         devices_of = distribute(planned, late, node.devices, now_s)
-        self._began_s = {
-            case.job.name: self._began_s.get(case.job.name, -inf) if case.held else now_s
-            for case in cases
-            if devices_of.get(case.job.name, 0)
-        }
+        counted = [(case.job.name, case, devices_of.get(case.job.name, 0)) for case in cases]
+        running = [one for one in counted if one[2]]
+        self._began_s = {name: self._began_s.get(name, -inf) if case.held else now_s for name, case, _ in running}
         return Allocation(
-            placements={
-                case.job.name: _placement(case.job.held, node, count)
-                for case in cases
-                if (count := devices_of.get(case.job.name, 0))
-            },
-            reasons={case.job.name: self._reason(case, devices_of.get(case.job.name, 0), now_s) for case in cases},
+            placements={name: _placement(case.job.held, node, count) for name, case, count in running},
+            reasons={name: self._reason(case, count, now_s) for name, case, count in counted},
             late=frozenset(case.job.name for case in cases if not case.is_on_time),
             replan_s=min((case.planned.changes_s for case in planned if case.planned), default=inf)
             if self.keeps_promises
@@ -127,9 +123,9 @@ class OnTime(Policy):
         """Return the jobs that are planned, and all other jobs."""
         if self.keeps_promises:
             planner, plan = self._plan_with_turn(cases, node, now_s)
+            self._seen = {case.job.name for case in cases}
         else:
             planner, plan = self._plan_due(cases, node, now_s)
-        self._seen = {case.job.name for case in cases}
         self._last = {planner.due[index].job.name: reservation for index, reservation in plan.items()}
         if self.confidence != 0.5:
             plan = self._without_margins(cases, planner, plan)
@@ -205,14 +201,18 @@ class OnTime(Policy):
             self._last = {**self._last, **{job.name: None for job in new if job.promised}}  # by another arbiter
             return planner, plan_with_promises(planner, self._last)
         feasible = planner.feasible()
-        plan = planner.reserve_in_order(feasible, swap=len(due) <= _MAX_SWAP_JOBS)
+        plan = planner.reserve_first(feasible)
         if len(plan) < len(feasible):
-            plan = self._better_plan(planner, plan, feasible)
+            plan = self._best_plan(planner, plan, feasible)
         return planner, plan
 
-    def _better_plan(self, planner: Planner, plan: Plan, feasible: Sequence[int]) -> Plan:
-        """Return the best of ``plan``, the last plan, and a plan that prefers small jobs."""
+    def _best_plan(self, planner: Planner, begin: Plan, feasible: Sequence[int]) -> Plan:
+        """Return the best of three plans: with swaps, the last plan, and a plan that prefers small jobs.
+
+        ``begin`` is the plan in deadline order up to the first job that does not fit.
+        """
         due = planner.due
+        plan = planner.reserve_in_order(feasible, begin, swap=len(due) <= _MAX_SWAP_JOBS)
         most, small = planner.small_jobs(feasible, (1.0, _FILL_FRACTION))
         if len({due[index].job.weight for index in feasible}) == 1 and len(plan) >= len(most):
             return plan  # as many jobs as the upper bound
@@ -226,7 +226,7 @@ class OnTime(Policy):
             repeated = planner.reserve_in_order(order, min_devices=fewest, better_than=planner.weight(plan))
             best = max(plan, repeated, key=planner.weight)
         if planner.weight(small) > planner.weight(best):
-            other = planner.reserve_in_order(sorted(small), better_than=planner.weight(best))
+            other = planner.reserve_in_order(sorted(small), begin, better_than=planner.weight(best))
             best = max(best, other, key=planner.weight)
         return best
 
@@ -235,12 +235,12 @@ class OnTime(Policy):
             return _reason_of(ReasonKind.HAS_TURN if count else ReasonKind.NEXT_TURN)
         if case.planned is not None:
             if count > case.planned.devices_now:
-                return _reason_of(ReasonKind.HAS_SPARE_DEVICES)
+                return _HAS_SPARE_DEVICES
             if count and case.stretch:
                 return _reason_of(ReasonKind.PROMISES_EXTENDED, late_pct=100 * case.stretch)
             if case.is_uncertain:
                 return _reason_of(ReasonKind.UNCERTAIN, state="runs" if count else "waits")
-            return _reason_of(ReasonKind.MEETS_DEADLINE if count else ReasonKind.CAN_WAIT)
+            return _MEETS_DEADLINE if count else _CAN_WAIT
         state = "runs on" if count else "waits for"
         if case.deadline_s == inf:
             return _reason_of(ReasonKind.NO_DEADLINE, state=state)

@@ -96,12 +96,12 @@ class Capacity:
         skips numbers below ``min_devices``.
         """
         now_s, end_s = self._spans.now_s, self._spans.last_end_s(deadline_s)
-        work = max(work * (1 - ROUNDING), _LEAST_WORK)
+        work = work * (1 - ROUNDING) or _LEAST_WORK
         lowest = bisect_left(curve.counts, min_devices) if min_devices else 0
         # Fewest devices that meet the deadline if that many are always free: after a change, or the current devices.
-        moving_s, staying_s = end_s - now_s - change_s, end_s - now_s - wait_s
-        first = max(bisect_left(curve.per_s, work / moving_s), lowest) if moving_s > 0 else len(curve.counts)
-        if held and curve.speed_of.get(held, 0.0) * staying_s >= work:
+        moving_s = end_s - now_s - change_s
+        first = bisect_left(curve.per_s, work / moving_s, lowest) if moving_s > 0 else len(curve.counts)
+        if held and curve.speed_of.get(held, 0.0) * (end_s - now_s - wait_s) >= work:
             index = bisect_left(curve.counts, held)
             if lowest <= index < first and curve.counts[index] == held:
                 first = index
@@ -110,7 +110,9 @@ class Capacity:
         count = curve.counts[first]
         if count <= self._unreserved:
             pause_s = wait_s if count == held else change_s
-            ends_s = min(now_s + pause_s + work / curve.per_s[first], end_s)
+            ends_s = now_s + pause_s + work / curve.per_s[first]
+            if ends_s > end_s:
+                ends_s = end_s
             return Reservation(((ends_s, count),), count * (ends_s - now_s), count)
         runs = self._runs(curve, bisect_right(self._spans.ends_list_s, end_s))
         planned = _follow(runs, curve, count, work, held, change_s, wait_s)
@@ -227,8 +229,9 @@ class Capacity:
     def _free_devices(self) -> Ints:
         if self._free is None:
             ends_s = self._spans.ends_s
-            last = ends_s.searchsorted([one.ends_s for one in self._reserved])
-            ending = np.bincount(last, [one.devices_now for one in self._reserved], len(ends_s)).astype(np.int64)
+            runs = [one.runs[0] for one in self._reserved]
+            last = ends_s.searchsorted([end_s for end_s, _ in runs])
+            ending = np.bincount(last, [number for _, number in runs], len(ends_s)).astype(np.int64)
             self._free = self._devices - ending[::-1].cumsum()[::-1]
         return self._free
 

@@ -33,14 +33,16 @@ def plan_with_promises(planner: Planner, last: Mapping[str, Reservation | None])
         promises do not all fit in deadline order, they are planned in the order in which they were made.
     """
     feasible = planner.feasible()
-    if _promised(planner, last).issubset(feasible) and (plan := planner.reserve_all(feasible)) is not None:
-        return planner.add_margins(plan)
-    promised = sorted(_promised(planner, last))
+    promised, begin = sorted(_promised(planner, last)), Plan()
+    if set(promised).issubset(feasible):
+        begin = planner.reserve_first(feasible)
+        if len(begin) == len(feasible):
+            return planner.add_margins(begin)
     # First those whose promise was broken, or was made at admission although the last plan had no room.
     new = sorted(
         set(feasible).difference(promised), key=lambda index: (not planner.due[index].job.promised, planner.size(index))
     )
-    plan = planner.reserve_in_order(promised)
+    plan = planner.reserve_in_order(promised, begin)
     if len(plan) == len(promised):
         return planner.add_margins(_add_one_by_one(planner, plan, new))
     kept = _kept(planner, promised, new, last)

@@ -220,7 +220,9 @@ class Simulation:
     def _apply_allocation(self, allocation: Allocation) -> None:
         placements = allocation.placements
         changes = [
-            (job, placements.get(name)) for name, job in self.active.items() if job.view.held != placements.get(name)
+            (job, placement)
+            for name, job in self.active.items()
+            if (placement := placements.get(name)) is not job.view.held and placement != job.view.held
         ]
         if len(placements) > len(self.active) or any(name not in self.active for name in placements):
             raise ImpossibleAllocationError(f"{self._policy.name}: the allocation contains an unknown job")

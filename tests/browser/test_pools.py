@@ -191,7 +191,7 @@ def test_page_says_what_happens_while_no_arbiter_allocates(pool: SharedPool, ope
     page.get_by_role("tab", name="Pools").click()
     page.get_by_role("link", name="training").click()
     region = page.get_by_role("region", name="Arbiter")
-    region.get_by_text(re.compile(r"gone: ended 9 min.* ago \(failed\)")).wait_for()
+    region.get_by_text(re.compile(r"gone: ended 9\smin.*ago \(failed\)")).wait_for()
     region.get_by_text("jobs keep their devices, no job gets more").wait_for()
     page.get_by_text("unknown: no arbiter allocates").first.wait_for()
 

@@ -31,6 +31,7 @@ from paceline.runtime import JobSpec, Runtime
 
 DAG = "retrain_on_drift"
 IMAGE = "paceline-trainer:latest"
+_LOCK = ".lock"  # every demo leaves this file in its folder
 _OVERLOAD_ERROR_PCT = 3.0  # if the job ends later than this, check whether the machine is overloaded
 
 
@@ -124,11 +125,18 @@ def docker_runtime() -> Runtime:
     return DockerRuntime(lambda: APIClient(base_url=default_engine(), version="auto", timeout=30))
 
 
+def is_demo_folder(folder: Path) -> bool:
+    """Return whether a demo may replace files in the folder: it is new, empty, or that of an earlier demo."""
+    if (folder / _LOCK).is_file() or not folder.exists():
+        return True
+    return folder.is_dir() and not any(folder.iterdir())
+
+
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock the demo's folder: two demos in one folder would delete each other's files."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    with (folder / _LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

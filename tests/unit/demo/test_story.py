@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from demo.__main__ import main
-from demo.story import Demo, check_machine, choose_runtime, lock_folder, remove_files, summarise
+from demo.story import Demo, check_machine, choose_runtime, is_demo_folder, lock_folder, remove_files, summarise
 
 from paceline.errors import PacelineError
 
@@ -82,6 +82,38 @@ def test_cleanup_removes_only_files_of_an_earlier_demo(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     remove_files(demo)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("what", ["run", "edge", "up"])
+def test_folder_with_files_of_other_programs_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    dag = tmp_path / "airflow" / "dags" / "mine.py"
+    dag.parent.mkdir(parents=True)
+    dag.touch()
+    for folder in (tmp_path, dag):
+        with pytest.raises(SystemExit):
+            main([what, "--folder", str(folder)])
+        rejected = f"--folder: got {str(folder)!r}, expected a new or empty folder, or that of an earlier demo"
+        assert rejected in capsys.readouterr().err
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [dag]
+
+
+def test_new_folder_empty_folder_and_folder_of_an_earlier_demo_are_accepted(tmp_path: Path) -> None:
+    assert is_demo_folder(tmp_path / "new")
+    assert is_demo_folder(tmp_path)
+    with lock_folder(tmp_path):
+        Demo(folder=tmp_path, dags=DAGS).store.touch()
+    assert is_demo_folder(tmp_path)
+
+
+def test_demo_does_not_remove_the_files_of_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("demo.__main__._keep_airflow_running", lambda demo, screen, port: 0)
+    with lock_folder(tmp_path / "build" / "demo"):
+        assert main(["up"]) == 0
+        assert main(["up", "--folder", "build/demo"]) == 1
+    assert (tmp_path / "build" / "up").is_dir()
 
 
 @pytest.mark.parametrize(("what", "code"), [("run", 130), ("up", 0)])

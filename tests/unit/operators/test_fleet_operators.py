@@ -344,6 +344,33 @@ def test_machines_with_the_same_engine_and_cgroup_are_rejected(profiles, script)
             operator(task_id="task", fleet=fleet, profiles=profiles, **more)
 
 
+@pytest.mark.parametrize(
+    ("field", "values", "message"),
+    [
+        ("script", ("x.py", "y.py"), r"y.background.app.script: got 'y.py', expected 'x.py', as on x of the same kind"),
+        ("image", ("one", None), r"y.background.app.image: got None, expected 'one', as on x of the same kind, nano"),
+    ],
+)
+def test_different_neighbours_with_one_name_are_rejected_on_machines_of_one_kind(
+    profiles, script, field, values, message
+):
+    app = BackgroundApp(name="app", latency_ms=10, image="app", script="app.py")
+
+    def machine(name, kind, value):
+        background = (app.model_copy(update={field: value}),)
+        place = {"name": name, "kind": kind, "cgroup_parent": f"/{name}"}
+        return GATE.model_copy(update={"background": background, **place})
+
+    def fleet(kind):
+        return Fleet(machines=(machine("x", "nano", values[0]), machine("y", kind, values[1])), parameter_server=SERVER)
+
+    for operator in (ProfileOperator, ScheduleOperator):
+        more = {"script": str(script)} if operator is ProfileOperator else {"samples": 10}
+        with pytest.raises(InvalidInputError, match=message):
+            operator(task_id="task", fleet=fleet("nano"), profiles=profiles, **more)
+        operator(task_id="other_kind", fleet=fleet("server"), profiles=profiles, **more)
+
+
 def test_profile_has_absolute_scripts_and_removes_the_jobs_of_earlier_tries(profiles, script, monkeypatch):
     app = BackgroundApp(name="app", latency_ms=10, image="app", script=script.name)
     server = SERVER.model_copy(update={"background": (app,)})

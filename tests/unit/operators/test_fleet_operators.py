@@ -188,6 +188,36 @@ def test_invalid_arguments_are_rejected_by_name(profiles):
             schedule_task(profiles, **{name: -1})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "accepted"),
+    [
+        *[("measure_s", value, "a number of seconds greater than 0") for value in (0, -1, float("nan"), "fast", None)],
+        *[
+            ("batch_sizes", value, "different whole numbers of at least 1")
+            for value in (8, "8", [], [0], [8, 8], ["a"], [1.5])
+        ],
+        *[("max_age", value, "a timedelta greater than 0") for value in (90, None, timedelta(0))],
+        *[("neighbour_image", value, "the name of an image") for value in (None, "")],
+    ],
+)
+def test_invalid_measurement_is_rejected_when_the_dag_is_parsed(profiles, script, name, value, accepted):
+    with pytest.raises(InvalidInputError, match=f"^{name}: got .*, expected {accepted}"):
+        profile_task(profiles, script, **{name: value})
+
+
+def test_too_few_points_are_rejected_before_anything_starts(profiles, script):
+    with pytest.raises(AirflowFailException, match="points: got 3, expected at least 8, because 1 machines are"):
+        profile_task(profiles, script, points=3).execute(CONTEXT)
+
+
+def test_environment_with_a_path_is_part_of_the_fingerprint(profiles, script, tmp_path):
+    prints = set()
+    for value in (Path("/one"), Path("/two"), "/two"):
+        task = profile_task(profiles, script, environment={"DATA": value})
+        prints.add(task._fingerprint(task._training_spec(tmp_path), "nano"))
+    assert len(prints) == 2
+
+
 def test_training_may_run_as_root_while_it_is_measured(profiles, script, tmp_path):
     training = profile_task(profiles, script, runtime=Docker(user="0:0", allow_root=True))._training_spec(tmp_path)
     check_spec(MeasuredTraining("m", {"gate": GATE}, SERVER, training, {})._job_spec(GATE, ["python"]))

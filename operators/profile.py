@@ -48,7 +48,7 @@ _KILL_S = 4.0  # Airflow kills a task 5 s after its signal
 
 
 class ProfileOperator(JobOperator):
-    """A task that profiles each kind of device whose profile is missing or outdated.
+    """A task that profiles each kind of device whose profile is missing, outdated or unreadable.
 
     The task runs the training script on machines of the fleet, alongside the machines' background applications and
     under artificial load. From the measurements, the task learns the functions of Deep-Edge: the time per sample and
@@ -216,7 +216,11 @@ class ProfileOperator(JobOperator):
     def _check_profiles(self, store: ProfileStore, training: TrainingSpec) -> tuple[dict[str, str], dict[str, str]]:
         stale, kept = {}, {}
         for kind in self.fleet.kinds:
-            profile = store.load(kind)
+            try:
+                profile = store.load(kind)
+            except InvalidInputError as error:  # damaged, or of a version of Paceline with another format
+                stale[kind] = f"it has a profile that cannot be read ({error})"
+                continue
             machine = self._machines_of(kind)[0]
             if profile is None:
                 stale[kind] = "it has no profile"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
@@ -108,6 +109,24 @@ def test_outdated_profile_is_measured_again(profiles, script, tmp_path, change, 
     task = profile_task(profiles, script, **change(script))
     stale, kept = task._check_profiles(ProfileStore(UPath(profiles)), task._training_spec(tmp_path))
     assert kept == {}
+    assert why in stale["nano"]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"format": 4}, r"format: Input should be 3"),
+        ({"added_later": 1}, r"added_later: Extra inputs are not permitted"),
+    ],
+)
+def test_profile_of_another_version_is_measured_again(profiles, script, tmp_path, change, why):
+    task = profile_task(profiles, script)
+    save_profile(profiles, task)
+    path = Path(profiles) / "nano.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    stale, kept = task._check_profiles(ProfileStore(UPath(profiles)), task._training_spec(tmp_path))
+    assert kept == {}
+    assert stale["nano"].startswith("it has a profile that cannot be read (profiles: got ")
     assert why in stale["nano"]
 
 

@@ -43,7 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
             return _run_on_fleet(demo, screen) if options.what == "edge" else _run(demo, screen)
     except KeyboardInterrupt:
         if options.what == "up":
-            screen.step("Stopped", "no process is left running; the same command continues from here")
+            screen.step(
+                "Stopped", "Airflow and its jobs on this machine have ended; the same command continues from here"
+            )
             return 0
         screen.print_failure("Stopped", "by Ctrl-C; no process is left running")
         return 130
@@ -115,7 +117,7 @@ def _keep_airflow_running(demo: Demo, screen: Screen, port: int | None) -> int:
             threading.Event().wait()
         finally:
             screen.show_activity("stopping Airflow")
-            abort_runs(airflow)
+            abort_runs(airflow, "~")
             airflow.stop()
     return 0
 

@@ -23,7 +23,9 @@ from demo.airflow_process import AirflowProcess
 from demo.screen import Screen
 from demo.store import data_folder
 from demo.watch import TASKS, RunDisplay, TaskText
+from paceline.airflow.api import AirflowApi
 from paceline.airflow.engine_connection import default_engine
+from paceline.contract import CONTAINER
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.extras import require
 from paceline.registry import FileRegistry
@@ -252,17 +254,22 @@ def summarise(results: Mapping[str, Mapping[str, Any]], dag_run_state: str) -> d
     }
 
 
-def abort_runs(airflow: AirflowProcess, dag: str = DAG) -> None:
-    """Mark the running DAG runs as failed and remove their training jobs, which outlive Airflow by design."""
+def abort_runs(airflow: AirflowApi, dag: str) -> None:
+    """Mark the running DAG runs as failed and remove their jobs, which outlive Airflow by design.
+
+    ``dag`` is the id of a DAG, or ``"~"`` for all DAGs.
+    """
     from paceline.runtime import ProcessRuntime
 
     # Ignore errors: this cleanup follows a failure, perhaps of Airflow itself.
     with contextlib.suppress(Exception):
         for run in airflow.api("GET", f"/dags/{dag}/dagRuns", state="running")["dag_runs"]:
-            tasks = airflow.task_states(dag, run["dag_run_id"])
-            training_tasks = [task for task in tasks if task.split(".")[0] == "train"]
-            jobs = [airflow.task_state(dag, run["dag_run_id"], task, "container") for task in training_tasks]
-            airflow.api("PATCH", f"/dags/{dag}/dagRuns/{quote(run['dag_run_id'])}", {"state": "failed"})
+            path = f"/dags/{run['dag_id']}/dagRuns/{quote(run['dag_run_id'])}"
+            tasks = airflow.api("GET", f"{path}/taskInstances")["task_instances"]
+            of_run = run["dag_id"], run["dag_run_id"]
+            jobs = [airflow.task_state(*of_run, one["task_id"], CONTAINER, map_index=one["map_index"]) for one in tasks]
+            airflow.api("PATCH", path, {"state": "failed"})
             for job in filter(None, jobs):
-                runtime: Runtime = docker_runtime() if job["runtime"] == "docker" else ProcessRuntime()
-                runtime.reattach(job["id"]).remove()
+                with contextlib.suppress(Exception):  # such as a job on an engine of a task's own
+                    runtime: Runtime = docker_runtime() if job["runtime"] == "docker" else ProcessRuntime()
+                    runtime.reattach(job["id"]).remove()

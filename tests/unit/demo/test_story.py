@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from demo.__main__ import main
-from demo.story import Demo, check_machine, choose_runtime, is_demo_folder, lock_folder, remove_files, summarise
+from demo.story import (
+    Demo,
+    abort_runs,
+    check_machine,
+    choose_runtime,
+    is_demo_folder,
+    lock_folder,
+    remove_files,
+    summarise,
+)
 
+from paceline.airflow.api import AirflowApi
 from paceline.errors import PacelineError
+from paceline.runtime import JobSpec, ProcessRuntime
 
 DAGS = Path(__file__).parents[3] / "dags"
 
@@ -116,9 +129,17 @@ def test_demo_does_not_remove_the_files_of_up(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "build" / "up").is_dir()
 
 
-@pytest.mark.parametrize(("what", "code"), [("run", 130), ("up", 0)])
+@pytest.mark.parametrize(
+    ("what", "code", "message"),
+    [("run", 130, "no process is left running"), ("up", 0, "Airflow and its jobs on this machine have ended")],
+)
 def test_ctrl_c_stops_everything_that_the_demo_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: str, code: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    what: str,
+    code: int,
+    message: str,
 ) -> None:
     stopped = []
 
@@ -134,10 +155,44 @@ def test_ctrl_c_stops_everything_that_the_demo_started(
     monkeypatch.setattr(Demo, "airflow", lambda self, port=None: InterruptedAirflow())
     monkeypatch.setattr(Demo, "start_seeding", lambda self: Future())
     for module in ("story", "__main__"):
-        monkeypatch.setattr(f"demo.{module}.abort_runs", lambda airflow, dag="": stopped.append("runs"))
+        monkeypatch.setattr(f"demo.{module}.abort_runs", lambda airflow, dag: stopped.append(dag))
     assert main([what, "--runtime", "process", "--folder", str(tmp_path)]) == code
-    assert stopped == ["runs", "airflow"]
-    assert "no process is left running" in capsys.readouterr().out
+    assert stopped == ["~" if what == "up" else "retrain_on_drift", "airflow"]
+    assert message in capsys.readouterr().out
+
+
+class ApiOfTwoRuns(AirflowApi):
+    """An API with a run of each of two DAGs. The job of the mapped task ``lost`` is on another engine."""
+
+    def __init__(self, job: str) -> None:
+        self.states = {("mine", "fit", -1): job, ("retrain", "lost", 0): "unknown", ("retrain", "lost", 1): None}
+        self.failed: list[str] = []
+
+    def api(self, method: str, path: str, json: object = None, *, user: str | None = None, **params: Any) -> Any:
+        assert user is None
+        dag = path.split("/")[2]
+        if method == "PATCH":
+            assert json == {"state": "failed"}
+            self.failed.append(dag)
+        if path == "/dags/~/dagRuns":
+            assert params == {"state": "running"}
+            return {"dag_runs": [{"dag_id": name, "dag_run_id": "manual__1"} for name in ("retrain", "mine")]}
+        return {"task_instances": [{"task_id": t, "map_index": i} for name, t, i in self.states if name == dag]}
+
+    def task_state(self, dag_id: str, run_id: str, task_id: str, key: str, *, map_index: int = -1) -> Any:
+        assert (run_id, key) == ("manual__1", "container")
+        job = self.states[dag_id, task_id, map_index]
+        return job and {"runtime": "process", "id": job}
+
+
+def test_jobs_of_all_dags_are_removed_even_if_one_is_out_of_reach() -> None:
+    runtime = ProcessRuntime()
+    job = runtime.start(JobSpec(name="left", command=[sys.executable, "-c", "input()"], devices=0.1))
+    airflow = ApiOfTwoRuns(job.id)
+    abort_runs(airflow, "~")
+    assert airflow.failed == ["retrain", "mine"]
+    with pytest.raises(PacelineError):
+        runtime.reattach(job.id)
 
 
 def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:

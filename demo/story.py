@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -68,6 +69,11 @@ class Demo:
     def storage(self) -> Path:
         """Folder in which the DAG stores runs, reports and models."""
         return self.folder / "storage"
+
+    @property
+    def run_id(self) -> str:
+        """Id of the DAG run, the same for every demo in this folder: it labels the run's jobs."""
+        return f"demo__{hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:12]}"
 
     def registry(self) -> FileRegistry:
         """Return the DAG's model registry."""
@@ -183,7 +189,8 @@ def run_dag(
             screen.show_activity("training the first champion on January and February")
             _show_seed(screen, seeding.result())
             context.enter_context(around())
-            run_id = airflow.run_dag(demo.dag, {"deadline": demo.deadline, **params, **(demo.params or {})})
+            conf = {"deadline": demo.deadline, **params, **(demo.params or {})}
+            run_id = airflow.run_dag(demo.dag, conf, run_id=demo.run_id)
             origin = "now" if demo.training == "train" else "the start of training"
             screen.step("Run", f"{demo.dag} has started with the deadline {demo.deadline}, counted from {origin}")
             RunDisplay(airflow, demo.dag, run_id, screen, demo.tasks).follow()

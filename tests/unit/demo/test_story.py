@@ -6,9 +6,12 @@ import sys
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from demo.__main__ import main
+from demo._seed import Seed
+from demo.screen import Screen
 from demo.story import (
     Demo,
     abort_runs,
@@ -17,6 +20,7 @@ from demo.story import (
     is_demo_folder,
     lock_folder,
     remove_files,
+    run_dag,
     summarise,
 )
 
@@ -159,6 +163,20 @@ def test_ctrl_c_stops_everything_that_the_demo_started(
     assert main([what, "--runtime", "process", "--folder", str(tmp_path)]) == code
     assert stopped == ["~" if what == "up" else "retrain_on_drift", "airflow"]
     assert message in capsys.readouterr().out
+
+
+def test_run_has_the_id_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    airflow, seeding = Mock(), Future[Seed]()
+    seeding.set_result(Seed(flights=1, champion_auc=0.5))
+    airflow.run_dag.side_effect = KeyboardInterrupt
+    monkeypatch.setattr(Demo, "airflow", lambda self: airflow)
+    monkeypatch.setattr(Demo, "start_seeding", lambda self: seeding)
+    demo = Demo(folder=tmp_path, dags=DAGS)
+    with pytest.raises(KeyboardInterrupt):
+        run_dag(demo, Screen(), {"runtime": "process"})
+    airflow.run_dag.assert_called_once_with(
+        "retrain_on_drift", {"deadline": "60s", "runtime": "process"}, run_id=demo.run_id
+    )
 
 
 class ApiOfTwoRuns(AirflowApi):

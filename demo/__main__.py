@@ -13,7 +13,8 @@ from demo.airflow_process import free_port
 from demo.screen import Screen
 from demo.story import Demo, abort_runs, check_machine, is_demo_folder, lock_folder, run
 from demo.watch import EDGE_TASKS
-from paceline.errors import PacelineError
+from paceline.contract import Deadline
+from paceline.errors import InvalidInputError, PacelineError
 
 # `up` has its own folder, because the next demo removes the runs and models of the last one.
 _FOLDERS = {"run": "build/demo", "edge": "build/demo-edge", "up": "build/up"}
@@ -25,6 +26,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.what == "edge" and options.runtime == "process":
         parser.error("--runtime: got 'process', expected 'docker': a fleet needs containers")
+    try:
+        Deadline.parse(options.deadline, "--deadline")
+    except InvalidInputError as error:
+        parser.error(str(error))
     folder = options.folder or Path(_FOLDERS[options.what])
     if not is_demo_folder(folder):
         parser.error(f"--folder: got {str(folder)!r}, expected a new or empty folder, or that of an earlier demo")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +27,7 @@ from demo.store import data_folder
 from demo.watch import TASKS, RunDisplay, TaskText
 from paceline.airflow.api import AirflowApi
 from paceline.airflow.engine_connection import default_engine
-from paceline.contract import CONTAINER
+from paceline.contract import CONTAINER, Deadline
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.extras import require
 from paceline.registry import FileRegistry
@@ -35,6 +36,7 @@ from paceline.runtime import JobSpec, Runtime
 DAG = "retrain_on_drift"
 IMAGE = "paceline-trainer:latest"
 _LOCK = ".lock"  # every demo leaves this file in its folder
+_OTHER_TASKS_S = 3600.0  # the other tasks, and a training that ends after its deadline, take at most this time
 _OVERLOAD_ERROR_PCT = 3.0  # if the job ends later than this, check whether the machine is overloaded
 
 
@@ -193,7 +195,8 @@ def run_dag(
             run_id = airflow.run_dag(demo.dag, conf, run_id=demo.run_id)
             origin = "now" if demo.training == "train" else "the start of training"
             screen.step("Run", f"{demo.dag} has started with the deadline {demo.deadline}, counted from {origin}")
-            RunDisplay(airflow, demo.dag, run_id, screen, demo.tasks).follow()
+            deadline_s = Deadline.parse(demo.deadline).seconds_after(datetime.now(timezone.utc))
+            RunDisplay(airflow, demo.dag, run_id, screen, demo.tasks).follow(timeout_s=deadline_s + _OTHER_TASKS_S)
             return _write_summary(demo, airflow, run_id, screen)
         except BaseException:
             # A thread that waits for a child process would keep this process from exiting.

@@ -165,12 +165,35 @@ def test_ctrl_c_stops_everything_that_the_demo_started(
     assert message in capsys.readouterr().out
 
 
-def test_run_has_the_id_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("deadline", ["banana", "0s", "2030-01-31T18:00:00"])
+def test_invalid_deadline_is_rejected_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], deadline: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--deadline", deadline, "--folder", str(tmp_path / "new")])
+    assert f"--deadline: got '{deadline}', expected a duration" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Replace Airflow and the first champion, which take minutes to start and to train."""
     airflow, seeding = Mock(), Future[Seed]()
     seeding.set_result(Seed(flights=1, champion_auc=0.5))
-    airflow.run_dag.side_effect = KeyboardInterrupt
     monkeypatch.setattr(Demo, "airflow", lambda self: airflow)
     monkeypatch.setattr(Demo, "start_seeding", lambda self: seeding)
+    return airflow
+
+
+def test_long_training_is_awaited(tmp_path: Path, airflow: Mock) -> None:
+    airflow.wait.side_effect = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        run_dag(Demo(folder=tmp_path, dags=DAGS, deadline="2h"), Screen(), {})
+    assert airflow.wait.call_args.args[2] == 3 * 3600
+
+
+def test_run_has_the_id_of_the_folder(tmp_path: Path, airflow: Mock) -> None:
+    airflow.run_dag.side_effect = KeyboardInterrupt
     demo = Demo(folder=tmp_path, dags=DAGS)
     with pytest.raises(KeyboardInterrupt):
         run_dag(demo, Screen(), {"runtime": "process"})

@@ -31,6 +31,13 @@ from paceline.runtime import JobSpec, ProcessRuntime
 DAGS = Path(__file__).parents[3] / "dags"
 
 
+@pytest.fixture
+def no_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """End each demo at once, so that a test whose argument is not rejected starts nothing."""
+    for name in ("_run", "_run_on_fleet", "_keep_airflow_running"):
+        monkeypatch.setattr(f"demo.__main__.{name}", lambda *_: 0)
+
+
 def test_summary_has_the_documented_keys() -> None:
     results = {
         "drift": {"verdict": "drift", "drifted_features": ["temp", "humid"]},
@@ -101,6 +108,7 @@ def test_cleanup_removes_only_files_of_an_earlier_demo(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.usefixtures("no_demo")
 @pytest.mark.parametrize("what", ["run", "edge", "up"])
 def test_folder_with_files_of_other_programs_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
@@ -124,9 +132,9 @@ def test_new_folder_empty_folder_and_folder_of_an_earlier_demo_are_accepted(tmp_
     assert is_demo_folder(tmp_path)
 
 
+@pytest.mark.usefixtures("no_demo")
 def test_demo_does_not_remove_the_files_of_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("demo.__main__._keep_airflow_running", lambda demo, screen, port: 0)
     with lock_folder(tmp_path / "build" / "demo"):
         assert main(["up"]) == 0
         assert main(["up", "--folder", "build/demo"]) == 1
@@ -165,6 +173,7 @@ def test_ctrl_c_stops_everything_that_the_demo_started(
     assert message in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("no_demo")
 @pytest.mark.parametrize("deadline", ["banana", "0s", "2030-01-31T18:00:00"])
 def test_invalid_deadline_is_rejected_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], deadline: str

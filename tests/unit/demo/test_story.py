@@ -185,7 +185,7 @@ def test_invalid_deadline_is_rejected_before_anything_starts(
 
 
 @pytest.fixture
-def airflow(monkeypatch: pytest.MonkeyPatch) -> Mock:
+def fake_airflow(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """Replace Airflow and the first champion, which take minutes to start and to train."""
     airflow, seeding = Mock(), Future[Seed]()
     seeding.set_result(Seed(flights=1, champion_auc=0.5))
@@ -194,19 +194,19 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> Mock:
     return airflow
 
 
-def test_long_training_is_awaited(tmp_path: Path, airflow: Mock) -> None:
-    airflow.wait.side_effect = KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt):
+def test_long_training_is_awaited(tmp_path: Path, fake_airflow: Mock) -> None:
+    fake_airflow.wait.side_effect = InterruptedError
+    with pytest.raises(InterruptedError):
         run_dag(Demo(folder=tmp_path, dags=DAGS, deadline="2h"), Screen(), {})
-    assert airflow.wait.call_args.args[2] == 3 * 3600
+    assert fake_airflow.wait.call_args.args[2] == 3 * 3600
 
 
-def test_run_has_the_id_of_the_folder(tmp_path: Path, airflow: Mock) -> None:
-    airflow.run_dag.side_effect = KeyboardInterrupt
+def test_run_has_the_id_of_the_folder(tmp_path: Path, fake_airflow: Mock) -> None:
+    fake_airflow.run_dag.side_effect = InterruptedError
     demo = Demo(folder=tmp_path, dags=DAGS)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(InterruptedError):
         run_dag(demo, Screen(), {"runtime": "process"})
-    airflow.run_dag.assert_called_once_with(
+    fake_airflow.run_dag.assert_called_once_with(
         "retrain_on_drift", {"deadline": "60s", "runtime": "process"}, run_id=demo.run_id
     )
 

@@ -91,8 +91,8 @@ demo: $(STAMP) ## Run the demo on a real Airflow: drift, retraining by a deadlin
 demo-edge: $(STAMP) ## Run the fleet demo: profile and select machines, train one model on them (images: below)
 	@$(BIN)/python -m demo edge --deadline 80s
 
-up: $(STAMP) ui ## Run an Airflow with the example DAGs until Ctrl-C
-	@$(BIN)/python -m demo up
+up: $(STAMP) ui ## Run an Airflow with the example DAGs until Ctrl-C, in build/up or FOLDER=build/demo
+	@$(BIN)/python -m demo up $(if $(FOLDER),--folder "$(FOLDER)")
 
 ui: plugins/static/pages.js ## Build the pages for Airflow (Node comes from the package index if needed)
 

@@ -11,9 +11,13 @@ from typing import Any
 
 from demo.airflow_process import free_port
 from demo.screen import Screen
-from demo.story import Demo, abort_runs, check_machine, lock_folder, run
+from demo.story import Demo, abort_runs, check_machine, is_demo_folder, lock_folder, run
 from demo.watch import EDGE_TASKS
-from paceline.errors import PacelineError
+from paceline.contract import Deadline
+from paceline.errors import InvalidInputError, PacelineError
+
+# `up` has its own folder, because the next demo removes the runs and models of the last one.
+_FOLDERS = {"run": "build/demo", "edge": "build/demo-edge", "up": "build/up"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,8 +26,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.what == "edge" and options.runtime == "process":
         parser.error("--runtime: got 'process', expected 'docker': a fleet needs containers")
+    try:
+        Deadline.parse(options.deadline, "--deadline")
+    except InvalidInputError as error:
+        parser.error(str(error))
+    folder = options.folder or Path(_FOLDERS[options.what])
+    if not is_demo_folder(folder):
+        parser.error(f"--folder: got {str(folder)!r}, expected a new or empty folder, or that of an earlier demo")
     demo = Demo(
-        folder=(options.folder or Path("build/demo-edge" if options.what == "edge" else "build/demo")).absolute(),
+        folder=folder.absolute(),
         dags=Path(__file__).parents[1] / "dags",
         runtime=options.runtime,
         deadline=options.deadline,
@@ -37,7 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
             return _run_on_fleet(demo, screen) if options.what == "edge" else _run(demo, screen)
     except KeyboardInterrupt:
         if options.what == "up":
-            screen.step("Stopped", "no process is left running; `make up` continues from here")
+            screen.step(
+                "Stopped", "Airflow and its jobs on this machine have ended; the same command continues from here"
+            )
             return 0
         screen.print_failure("Stopped", "by Ctrl-C; no process is left running")
         return 130
@@ -54,7 +67,10 @@ def _run(demo: Demo, screen: Screen) -> int:
         "Real Airflow, real flights from 2013, one run of the DAG retrain_on_drift.",
     )
     summary = run(demo, screen)
-    _print_files(demo, screen, summary, "`make up` opens this run in Airflow; trigger the DAG with another deadline")
+    next_step = (
+        f"`make up FOLDER={_relative_path(demo.folder)}` opens this run in Airflow, until the next demo removes it"
+    )
+    _print_files(demo, screen, summary, next_step)
     return 0 if summary["dag_run_state"] == "success" else 1
 
 
@@ -106,7 +122,7 @@ def _keep_airflow_running(demo: Demo, screen: Screen, port: int | None) -> int:
             threading.Event().wait()
         finally:
             screen.show_activity("stopping Airflow")
-            abort_runs(airflow)
+            abort_runs(airflow, "~")
             airflow.stop()
     return 0
 
@@ -138,7 +154,10 @@ def _parser() -> argparse.ArgumentParser:
         help="time from the start of the run, or with `edge` from the start of training (default %(default)s)",
     )
     parser.add_argument("--epochs", type=int, help="passes over the training data (default: as in the DAG)")
-    parser.add_argument("--folder", type=Path, help="folder for all files (default build/demo, or build/demo-edge)")
+    defaults = ", ".join(_FOLDERS.values())
+    parser.add_argument(
+        "--folder", type=Path, help=f"folder for all files: new, empty, or of an earlier demo (default: {defaults})"
+    )
     parser.add_argument("--port", type=int, help="port of Airflow for `up` (default: 8080 or another free port)")
     return parser
 

@@ -35,7 +35,7 @@ def run_edge(demo: Demo, screen: Screen) -> dict[str, Any]:
     _check_engine()
     end_on_sigterm()  # the containers and control groups created below must also be removed on SIGTERM
     fleet = load(demo.dags / "edge" / "fleet.yaml")
-    for labels in ({LABEL: "edge"}, {"paceline.dag": DAG}):  # containers that a killed demo has left behind
+    for labels in (_camera_labels(demo), _job_labels(demo)):  # containers that a killed demo has left behind
         _remove_containers(labels)
 
     @contextlib.contextmanager
@@ -47,7 +47,7 @@ def run_edge(demo: Demo, screen: Screen) -> dict[str, Any]:
             try:
                 yield
             finally:
-                _remove_containers({"paceline.dag": DAG})  # jobs of tasks that were killed with Airflow
+                _remove_containers(_job_labels(demo))  # jobs of tasks that were killed with Airflow
 
     # The applications use most of a small computer, so they start when Airflow and the store are ready.
     return run_dag(demo, screen, {}, around)
@@ -98,8 +98,17 @@ def _camera_jobs(machine: Machine, demo: Demo) -> Iterator[JobSpec]:
             files={script.name: script},
             memory_bytes=int(machine.memory_gib * 2**30),
             options=machine.job_options(),
-            labels={BACKGROUND: app.name, LABEL: "edge"},
+            labels={BACKGROUND: app.name, **_camera_labels(demo)},
         )
+
+
+def _camera_labels(demo: Demo) -> dict[str, str]:
+    return {LABEL: demo.run_id}
+
+
+def _job_labels(demo: Demo) -> dict[str, str]:
+    """Return labels that only the jobs of demos in this folder have; another Airflow may use the DAG and the engine."""
+    return {"paceline.dag": DAG, "paceline.run": demo.run_id}
 
 
 def _remove_containers(labels: Mapping[str, str]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,7 +25,9 @@ from demo.airflow_process import AirflowProcess
 from demo.screen import Screen
 from demo.store import data_folder
 from demo.watch import TASKS, RunDisplay, TaskText
+from paceline.airflow.api import AirflowApi
 from paceline.airflow.engine_connection import default_engine
+from paceline.contract import CONTAINER, Deadline
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.extras import require
 from paceline.registry import FileRegistry
@@ -31,6 +35,8 @@ from paceline.runtime import JobSpec, Runtime
 
 DAG = "retrain_on_drift"
 IMAGE = "paceline-trainer:latest"
+_LOCK = ".lock"  # every demo leaves this file in its folder
+_OTHER_TASKS_S = 3600.0  # the other tasks, and a training that ends after its deadline, take at most this time
 _OVERLOAD_ERROR_PCT = 3.0  # if the job ends later than this, check whether the machine is overloaded
 
 
@@ -65,6 +71,11 @@ class Demo:
     def storage(self) -> Path:
         """Folder in which the DAG stores runs, reports and models."""
         return self.folder / "storage"
+
+    @property
+    def run_id(self) -> str:
+        """Id of the DAG run, the same for every demo in this folder: it labels the run's jobs."""
+        return f"demo__{hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:12]}"
 
     def registry(self) -> FileRegistry:
         """Return the DAG's model registry."""
@@ -124,11 +135,18 @@ def docker_runtime() -> Runtime:
     return DockerRuntime(lambda: APIClient(base_url=default_engine(), version="auto", timeout=30))
 
 
+def is_demo_folder(folder: Path) -> bool:
+    """Return whether a demo may replace files in the folder: it is new, empty, or that of an earlier demo."""
+    if (folder / _LOCK).is_file() or not folder.exists():
+        return True
+    return folder.is_dir() and not any(folder.iterdir())
+
+
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock the demo's folder: two demos in one folder would delete each other's files."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    with (folder / _LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -173,10 +191,12 @@ def run_dag(
             screen.show_activity("training the first champion on January and February")
             _show_seed(screen, seeding.result())
             context.enter_context(around())
-            run_id = airflow.run_dag(demo.dag, {"deadline": demo.deadline, **params, **(demo.params or {})})
+            conf = {"deadline": demo.deadline, **params, **(demo.params or {})}
+            run_id = airflow.run_dag(demo.dag, conf, run_id=demo.run_id)
             origin = "now" if demo.training == "train" else "the start of training"
             screen.step("Run", f"{demo.dag} has started with the deadline {demo.deadline}, counted from {origin}")
-            RunDisplay(airflow, demo.dag, run_id, screen, demo.tasks).follow()
+            deadline_s = Deadline.parse(demo.deadline).seconds_after(datetime.now(timezone.utc))
+            RunDisplay(airflow, demo.dag, run_id, screen, demo.tasks).follow(timeout_s=deadline_s + _OTHER_TASKS_S)
             return _write_summary(demo, airflow, run_id, screen)
         except BaseException:
             # A thread that waits for a child process would keep this process from exiting.
@@ -244,17 +264,22 @@ def summarise(results: Mapping[str, Mapping[str, Any]], dag_run_state: str) -> d
     }
 
 
-def abort_runs(airflow: AirflowProcess, dag: str = DAG) -> None:
-    """Mark the running DAG runs as failed and remove their training jobs, which outlive Airflow by design."""
+def abort_runs(airflow: AirflowApi, dag: str) -> None:
+    """Mark the running DAG runs as failed and remove their jobs, which outlive Airflow by design.
+
+    ``dag`` is the id of a DAG, or ``"~"`` for all DAGs.
+    """
     from paceline.runtime import ProcessRuntime
 
     # Ignore errors: this cleanup follows a failure, perhaps of Airflow itself.
     with contextlib.suppress(Exception):
         for run in airflow.api("GET", f"/dags/{dag}/dagRuns", state="running")["dag_runs"]:
-            tasks = airflow.task_states(dag, run["dag_run_id"])
-            training_tasks = [task for task in tasks if task.split(".")[0] == "train"]
-            jobs = [airflow.task_state(dag, run["dag_run_id"], task, "container") for task in training_tasks]
-            airflow.api("PATCH", f"/dags/{dag}/dagRuns/{quote(run['dag_run_id'])}", {"state": "failed"})
+            path = f"/dags/{run['dag_id']}/dagRuns/{quote(run['dag_run_id'])}"
+            tasks = airflow.api("GET", f"{path}/taskInstances")["task_instances"]
+            of_run = run["dag_id"], run["dag_run_id"]
+            jobs = [airflow.task_state(*of_run, one["task_id"], CONTAINER, map_index=one["map_index"]) for one in tasks]
+            airflow.api("PATCH", path, {"state": "failed"})
             for job in filter(None, jobs):
-                runtime: Runtime = docker_runtime() if job["runtime"] == "docker" else ProcessRuntime()
-                runtime.reattach(job["id"]).remove()
+                with contextlib.suppress(Exception):  # such as a job on an engine of a task's own
+                    runtime: Runtime = docker_runtime() if job["runtime"] == "docker" else ProcessRuntime()
+                    runtime.reattach(job["id"]).remove()

@@ -37,9 +37,9 @@ class RunDisplay:
         self._tasks = tasks
         self._reported: set[str] = set()
 
-    def follow(self) -> None:
-        """Show progress until the run ends, and then the errors of failed tasks."""
-        state = self._airflow.wait(self._dag, self._run_id, timeout_s=3600, before_poll=self._update)
+    def follow(self, timeout_s: float) -> None:
+        """Show progress until the run ends, and then the errors of failed tasks. Raise like ``AirflowApi.wait``."""
+        state = self._airflow.wait(self._dag, self._run_id, timeout_s, before_poll=self._update)
         self._update()
         if state != "success":
             self._show_errors()

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from paceline.airflow.arguments import local_copies, path_or_url, positive_integer, read_fields
+from paceline.airflow.arguments import local_copies, number, path_or_url, positive_integer, read_fields, sequence
 from paceline.airflow.places import storage_path
-from paceline.airflow.values import Reader
+from paceline.airflow.values import Reader, text
 from paceline.contract import ProfileResult
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.extras import require
@@ -48,7 +48,7 @@ _KILL_S = 4.0  # Airflow kills a task 5 s after its signal
 
 
 class ProfileOperator(JobOperator):
-    """A task that profiles each kind of device whose profile is missing or outdated.
+    """A task that profiles each kind of device whose profile is missing, outdated or unreadable.
 
     The task runs the training script on machines of the fleet, alongside the machines' background applications and
     under artificial load. From the measurements, the task learns the functions of Deep-Edge: the time per sample and
@@ -123,10 +123,10 @@ class ProfileOperator(JobOperator):
         self.fleet = fleet
         self.profiles = profiles
         self.points: Any = points
-        self.measure_s = measure_s
-        self.batch_sizes = list(batch_sizes)
-        self.max_age = max_age
-        self.neighbour_image = neighbour_image
+        self.measure_s = _seconds("measure_s", measure_s)
+        self.batch_sizes = _batch_sizes("batch_sizes", batch_sizes)
+        self.max_age = _max_age("max_age", max_age)
+        self.neighbour_image = text("neighbour_image", neighbour_image, "the name of an image")
         self._bench: Bench | None = None
         self._gauges = Gauges()
         self._killed = threading.Event()
@@ -205,7 +205,8 @@ class ProfileOperator(JobOperator):
         images = {name: app.image for name, app in apps.items()}
         # Include only the names of the inputs, because the data differs in each retraining.
         inputs = sorted(self.inputs)
-        definition = [training.image, list(training.arguments), self.environment, inputs, self.batch_sizes, images]
+        environment = {name: str(value) for name, value in self.environment.items()}
+        definition = [training.image, list(training.arguments), environment, inputs, self.batch_sizes, images]
         digest.update(json.dumps(definition, sort_keys=True).encode())
         return digest.hexdigest()[:16]
 
@@ -215,7 +216,11 @@ class ProfileOperator(JobOperator):
     def _check_profiles(self, store: ProfileStore, training: TrainingSpec) -> tuple[dict[str, str], dict[str, str]]:
         stale, kept = {}, {}
         for kind in self.fleet.kinds:
-            profile = store.load(kind)
+            try:
+                profile = store.load(kind)
+            except InvalidInputError as error:  # damaged, or of a version of Paceline with another format
+                stale[kind] = f"it has a profile that cannot be read ({error})"
+                continue
             machine = self._machines_of(kind)[0]
             if profile is None:
                 stale[kind] = "it has no profile"
@@ -236,9 +241,10 @@ class ProfileOperator(JobOperator):
 
     def _measure(self, context: Context, training: TrainingSpec, kinds: Sequence[str]) -> pd.DataFrame:
         from paceline.profiles.bench import Bench, Timing
-        from paceline.profiles.survey import Survey, default_axes
+        from paceline.profiles.survey import Survey, check_points, default_axes
 
         machines, server = self._select_machines(kinds), self._with_absolute_scripts(self.fleet.parameter_server)
+        check_points(self.points, len(machines))
         if server.name in {machine.name for machine in machines}:
             server = server.model_copy(update={"name": f"{server.name}-server", "background": ()})
         labels = job_labels(context)  # unique among the Airflow installations that use these engines
@@ -336,3 +342,28 @@ class ProfileOperator(JobOperator):
 
     def _machines_of(self, kind: str) -> list[Machine]:
         return [machine for machine in self.fleet.machines if machine.kind == kind]
+
+
+def _seconds(field: str, value: object) -> float:
+    accepted = "a number of seconds greater than 0"
+    amount = number(field, value, accepted)
+    if amount <= 0:
+        raise InvalidInputError(field, value, accepted)
+    return amount
+
+
+def _batch_sizes(field: str, value: object) -> list[int]:
+    accepted = "different whole numbers of at least 1, such as (4, 8)"
+    try:
+        sizes = [positive_integer(field, size) for size in sequence(field, value)]
+    except InvalidInputError:
+        sizes = []
+    if not sizes or len(set(sizes)) < len(sizes):
+        raise InvalidInputError(field, value, accepted)
+    return sizes
+
+
+def _max_age(field: str, value: object) -> timedelta:
+    if not isinstance(value, timedelta) or value <= timedelta(0):
+        raise InvalidInputError(field, value, "a timedelta greater than 0, such as timedelta(days=90)")
+    return value

@@ -145,7 +145,7 @@ with DAG("abandoned", schedule=None):
     with temporary_dag(airflow, "abandoned", text):
         training = TrainingTask(airflow, "abandoned", airflow.run_dag("abandoned"))
         job = until(lambda: training.stored_value("container"))
-        abort_runs(airflow, "abandoned")
+        abort_runs(airflow, "~")
         assert airflow.dag_run("abandoned", training.run_id)["state"] == "failed"
         assert not Path(job["id"]).exists()
         until(lambda: training.instance()["state"] in ("failed", "skipped"))

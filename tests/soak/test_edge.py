@@ -37,11 +37,11 @@ def require_neighbour_image(docker_client: docker.APIClient) -> None:
         pytest.skip(f"no image {NEIGHBOUR}; `make neighbour-image` builds it")
 
 
-def start_leftovers(client: docker.APIClient) -> None:
+def start_leftovers(client: docker.APIClient, run_id: str) -> None:
     """Start a camera and a training job as a killed demo leaves them, with names that the next demo also uses."""
     for name, labels in (
-        (f"{edge.DAG}-ewr-stitching", {edge.LABEL: "edge", BACKGROUND: "stitching"}),
-        (f"{edge.DAG}-train-ewr", {"paceline.dag": edge.DAG}),
+        (f"{edge.DAG}-ewr-stitching", {edge.LABEL: run_id, BACKGROUND: "stitching"}),
+        (f"{edge.DAG}-train-ewr", {"paceline.dag": edge.DAG, "paceline.run": run_id}),
     ):
         command = ["python", "-c", "import time; time.sleep(900)"]
         job = JobSpec(name.replace("_", "-"), command, 0.05, image=IMAGE, labels=labels)
@@ -51,8 +51,8 @@ def start_leftovers(client: docker.APIClient) -> None:
 def test_unknown_machines_are_profiled_selected_and_train_one_model(
     tmp_path: Path, docker_client: docker.APIClient
 ) -> None:
-    start_leftovers(docker_client)
     demo = Demo(folder=tmp_path, dags=DAGS, deadline="120s", dag=edge.DAG, tasks=EDGE_TASKS, training=edge.TRAINING)
+    start_leftovers(docker_client, demo.run_id)
     summary = edge.run_edge(demo, Screen(Console(width=160)))
     assert summary["dag_run_state"] == "success"
     assert summary["drift_detected"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from paceline.errors import InvalidInputError
-from paceline.fleet._machine import Fleet, Machine
+from paceline.fleet._machine import BackgroundApp, Fleet, Machine
 
 SERVER_TASK = "parameter_server"
 RESULT_TASK = "result"
@@ -38,7 +38,8 @@ def training_faults(fleet: Fleet) -> Iterator[InvalidInputError]:
 
 
 def measuring_faults(fleet: Fleet) -> Iterator[InvalidInputError]:
-    """Yield what prevents measurements from one place: an engine out of reach, or machines that are not distinct."""
+    """Yield what prevents measurements from one place: applications or machines that are not distinct, no engine."""
+    yield from _ambiguous_apps(fleet)
     seen: dict[tuple[str | None, str | None], str] = {}
     if fleet.is_of_nodes:
         return
@@ -52,6 +53,19 @@ def measuring_faults(fleet: Fleet) -> Iterator[InvalidInputError]:
             accepted = f"another cgroup_parent, because {seen[place]} has the same engine and control group"
             yield InvalidInputError(f"fleet.{machine.name}.cgroup_parent", machine.cgroup_parent, accepted)
         seen.setdefault(place, machine.name)
+
+
+def _ambiguous_apps(fleet: Fleet) -> Iterator[InvalidInputError]:
+    """Yield the applications that share the name of another program on machines of one kind, and so its profile."""
+    first: dict[tuple[str, str], tuple[str, BackgroundApp]] = {}
+    for machine in fleet.machines:
+        for app in machine.background:
+            owner, known = first.setdefault((machine.kind, app.name), (machine.name, app))
+            for field in ("image", "script"):
+                value, expected = getattr(app, field), getattr(known, field)
+                if value != expected:
+                    accepted = f"{expected!r}, as on {owner} of the same kind, {machine.kind}, or another name or kind"
+                    yield InvalidInputError(f"fleet.{machine.name}.background.{app.name}.{field}", value, accepted)
 
 
 def unreachable(machine: Machine) -> InvalidInputError | None:

@@ -36,7 +36,7 @@ class ProfileStore:
         try:
             return DeviceProfile.loads(data)
         except InvalidInputError as error:
-            accepted = f"{error.accepted}; remove the file to create a new profile"
+            accepted = f"{error.accepted}; a ProfileOperator replaces the file"
             raise InvalidInputError("profiles", str(self._root / _name(kind)), accepted) from None
 
     def save(self, profile: DeviceProfile) -> None:

@@ -53,6 +53,14 @@ def default_axes(workers: int, batch_sizes: Sequence[int] = (4, 8, 16, 32), *, f
     )
 
 
+def check_points(points: int, machines: int) -> None:
+    """Raise ``InvalidInputError`` if ``points`` is too small to learn from the points of each machine."""
+    # Several machines train together, so that 16 measurements give each of them enough rows; see `_next_active`.
+    minimum = MIN_POINTS * min(machines, 2)
+    if points < minimum:
+        raise InvalidInputError("points", points, f"at least {minimum}, because {machines} machines are measured")
+
+
 class Survey:
     """Measures the machines of a fleet simultaneously, with a different load on each machine.
 
@@ -106,11 +114,7 @@ class Survey:
         """
         import pandas as pd
 
-        # Several machines train together, so that 16 measurements give each of them enough rows; see `_next_active`.
-        minimum = MIN_POINTS * min(len(self._machines), 2)
-        if points < minimum:
-            accepted = f"at least {minimum}, because {len(self._machines)} machines are measured"
-            raise InvalidInputError("points", points, accepted)
+        check_points(points, len(self._machines))
         sizes = [int(size) for size in self._axes.values[BATCH]]
         rounds = min(max(points // (len(sizes) * _MIN_POINTS_PER_TRAINING), 1), _MAX_ROUNDS)
         jobs, left = rounds * len(sizes), points

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
@@ -111,6 +112,24 @@ def test_outdated_profile_is_measured_again(profiles, script, tmp_path, change, 
     assert why in stale["nano"]
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"format": 4}, r"format: Input should be 3"),
+        ({"added_later": 1}, r"added_later: Extra inputs are not permitted"),
+    ],
+)
+def test_profile_of_another_version_is_measured_again(profiles, script, tmp_path, change, why):
+    task = profile_task(profiles, script)
+    save_profile(profiles, task)
+    path = Path(profiles) / "nano.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    stale, kept = task._check_profiles(ProfileStore(UPath(profiles)), task._training_spec(tmp_path))
+    assert kept == {}
+    assert stale["nano"].startswith("it has a profile that cannot be read (profiles: got ")
+    assert why in stale["nano"]
+
+
 def test_missing_engine_is_retried_and_missing_script_is_not(profiles, script, tmp_path):
     with pytest.raises(AirflowException, match="no Docker engine responds") as raised:
         profile_task(profiles, script).execute(CONTEXT)
@@ -186,6 +205,36 @@ def test_invalid_arguments_are_rejected_by_name(profiles):
     for name in ("sample_bytes", "initialize_s", "measure_s"):
         with pytest.raises(InvalidInputError, match=f"{name}: got -1, expected a number of .*, at least 0"):
             schedule_task(profiles, **{name: -1})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "accepted"),
+    [
+        *[("measure_s", value, "a number of seconds greater than 0") for value in (0, -1, float("nan"), "fast", None)],
+        *[
+            ("batch_sizes", value, "different whole numbers of at least 1")
+            for value in (8, "8", [], [0], [8, 8], ["a"], [1.5])
+        ],
+        *[("max_age", value, "a timedelta greater than 0") for value in (90, None, timedelta(0))],
+        *[("neighbour_image", value, "the name of an image") for value in (None, "")],
+    ],
+)
+def test_invalid_measurement_is_rejected_when_the_dag_is_parsed(profiles, script, name, value, accepted):
+    with pytest.raises(InvalidInputError, match=f"^{name}: got .*, expected {accepted}"):
+        profile_task(profiles, script, **{name: value})
+
+
+def test_too_few_points_are_rejected_before_anything_starts(profiles, script):
+    with pytest.raises(AirflowFailException, match="points: got 3, expected at least 8, because 1 machines are"):
+        profile_task(profiles, script, points=3).execute(CONTEXT)
+
+
+def test_environment_with_a_path_is_part_of_the_fingerprint(profiles, script, tmp_path):
+    prints = set()
+    for value in (Path("/one"), Path("/two"), "/two"):
+        task = profile_task(profiles, script, environment={"DATA": value})
+        prints.add(task._fingerprint(task._training_spec(tmp_path), "nano"))
+    assert len(prints) == 2
 
 
 def test_training_may_run_as_root_while_it_is_measured(profiles, script, tmp_path):
@@ -342,6 +391,33 @@ def test_machines_with_the_same_engine_and_cgroup_are_rejected(profiles, script)
         more = {"script": str(script)} if operator is ProfileOperator else {"samples": 10}
         with pytest.raises(InvalidInputError, match=r"fleet.twin.cgroup_parent: got '/gate', expected .* gate has"):
             operator(task_id="task", fleet=fleet, profiles=profiles, **more)
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "message"),
+    [
+        ("script", ("x.py", "y.py"), r"y.background.app.script: got 'y.py', expected 'x.py', as on x of the same kind"),
+        ("image", ("one", None), r"y.background.app.image: got None, expected 'one', as on x of the same kind, nano"),
+    ],
+)
+def test_different_neighbours_with_one_name_are_rejected_on_machines_of_one_kind(
+    profiles, script, field, values, message
+):
+    app = BackgroundApp(name="app", latency_ms=10, image="app", script="app.py")
+
+    def machine(name, kind, value):
+        background = (app.model_copy(update={field: value}),)
+        place = {"name": name, "kind": kind, "cgroup_parent": f"/{name}"}
+        return GATE.model_copy(update={"background": background, **place})
+
+    def fleet(kind):
+        return Fleet(machines=(machine("x", "nano", values[0]), machine("y", kind, values[1])), parameter_server=SERVER)
+
+    for operator in (ProfileOperator, ScheduleOperator):
+        more = {"script": str(script)} if operator is ProfileOperator else {"samples": 10}
+        with pytest.raises(InvalidInputError, match=message):
+            operator(task_id="task", fleet=fleet("nano"), profiles=profiles, **more)
+        operator(task_id="other_kind", fleet=fleet("server"), profiles=profiles, **more)
 
 
 def test_profile_has_absolute_scripts_and_removes_the_jobs_of_earlier_tries(profiles, script, monkeypatch):

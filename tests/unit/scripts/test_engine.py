@@ -92,3 +92,22 @@ def test_removed_folder_can_have_been_empty(engine: Run, tmp_path: Path) -> None
 def test_stopped_engine_starts_again(engine: Run) -> None:
     for action in ("start", "stop", "start"):
         assert engine(action, "e").returncode == 0
+
+
+def test_running_engine_that_answers_late_is_kept(engine: Run, programs: Path, tmp_path: Path) -> None:
+    engine("start", "e")
+    pid = (tmp_path / "e" / "docker.pid").read_text()
+    write(programs / "docker", f"echo . >>{tmp_path}/requests\n[ $(wc -l <{tmp_path}/requests) -gt 3 ]\n")
+    assert engine("start", "e").stdout == f"DOCKER_HOST=unix://{tmp_path}/e/docker.sock\n"
+    assert (tmp_path / "e" / "docker.pid").read_text() == pid
+    os.kill(int(pid), 0)
+
+
+def test_bridge_is_removed_if_the_engine_ends_at_once(engine: Run, programs: Path, tmp_path: Path) -> None:
+    write(programs / "dockerd", "exit 1\n")
+    write(programs / "docker", "exit 1\n")
+    write(programs / "ip", f"echo $2 $3 >>{tmp_path}/ip.log\n[ $2 != show ]\n")
+    assert engine("start", "e").returncode == 1
+    lines = (tmp_path / "ip.log").read_text().splitlines()
+    (bridge,) = {line.split()[1] for line in lines if line.startswith("add pace")}
+    assert lines[-1] == f"delete {bridge}"

@@ -211,11 +211,13 @@ compose-wheels: $(STAMP) ## Build the wheels of the Airflow image in build/compo
 	@echo "==> $$(ls build/compose-wheels | wc -l) wheels in build/compose-wheels"
 
 compose-data: $(STAMP) ## Store the example's flights and first champion in the volume of docker compose
+	@found=$$($(COMPOSE) run --rm --no-deps -T --entrypoint "find /opt/airflow/data -maxdepth 1 -name flights.db" worker </dev/null) || exit 1; \
+	[ -z "$$found" ] || { echo "compose-data: the volume has data; docker compose down --volumes removes it, and Airflow's database"; exit 1; }
 	@mkdir -p build/compose
 	@echo "==> reading the flights and training the first champion"
 	@$(BIN)/python -c 'from pathlib import Path; from demo.story import Demo; \
 	  print("   ", Demo(folder=Path("build/compose").absolute(), dags=Path("dags").absolute()).start_seeding().result())'
-	@tar -C build/compose -c flights.db storage | $(COMPOSE) run --rm --no-deps -T --entrypoint "tar -x --no-same-owner -C /opt/airflow/data" worker
+	@tar -C build/compose -c storage flights.db | $(COMPOSE) run --rm --no-deps -T --entrypoint "tar -x --no-same-owner -C /opt/airflow/data" worker
 	@rm -rf build/compose
 
 env: .env ## Write .env with random secrets for docker compose

@@ -1,0 +1,53 @@
+"""Targets of the Makefile; stubs stand for Docker, pip and the training of the first champion."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Make = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def make(project: Path, tmp_path: Path) -> Make:
+    """Run make in a folder that has the Makefile only, as if the environment were installed."""
+    shutil.copy(project / "Makefile", tmp_path)
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = ["make", "--old-file", ".venv/.installed", *arguments]
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        return subprocess.run(
+            command, cwd=tmp_path, env={**variables, **environment}, capture_output=True, text=True, timeout=60
+        )
+
+    return run
+
+
+def write(path: Path, lines: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/bash\n{lines}")
+    path.chmod(0o755)
+    return path
+
+
+def test_compose_data_is_stored_once(make: Make, tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    # Run the entry point, the last argument but one, with the volume's folder.
+    compose = write(tmp_path / "compose", f'command=${{@: -2:1}}\neval "${{command//"/opt/airflow/data"/{volume}}}"\n')
+    write(
+        tmp_path / ".venv" / "bin" / "python",
+        "mkdir -p build/compose/storage && cd build/compose && echo first >storage/champion && echo 1 >flights.db\n",
+    )
+    result = make("compose-data", f"COMPOSE={compose}")
+    assert result.returncode == 0, result.stderr
+    assert {path.name for path in volume.iterdir()} == {"storage", "flights.db"}
+    (volume / "storage" / "champion").write_text("second")
+    result = make("compose-data", f"COMPOSE={compose}")
+    assert (result.returncode, "the volume has data" in result.stdout) == (2, True)
+    assert (volume / "storage" / "champion").read_text() == "second"

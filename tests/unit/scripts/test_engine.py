@@ -111,3 +111,20 @@ def test_bridge_is_removed_if_the_engine_ends_at_once(engine: Run, programs: Pat
     lines = (tmp_path / "ip.log").read_text().splitlines()
     (bridge,) = {line.split()[1] for line in lines if line.startswith("add pace")}
     assert lines[-1] == f"delete {bridge}"
+
+
+def test_subnet_with_a_route_is_not_used(engine: Run, programs: Path, tmp_path: Path) -> None:
+    """The first subnet that the script asks for has a route, the second one is reached by the default route."""
+    stub = f"""\
+echo "$*" >>{tmp_path}/ip.log
+case "$* $(grep -c fibmatch {tmp_path}/ip.log)" in
+  *fibmatch*" 1") echo "172.31.0.0/16 dev eth0" ;;
+  *fibmatch*) echo "default via 10.0.0.1" ;;
+esac
+"""
+    write(programs / "ip", stub)
+    assert engine("start", "e").returncode == 0
+    calls = [line.split() for line in (tmp_path / "ip.log").read_text().splitlines()]
+    used, free = (call[-1] for call in calls if "fibmatch" in call)
+    assert used != free
+    assert [call[2] for call in calls if call[:2] == ["addr", "replace"]] == [f"{free}/24"]

@@ -223,11 +223,13 @@ compose-data: $(STAMP) ## Store the example's flights and first champion in the 
 env: .env ## Write .env with random secrets for docker compose
 
 .env: | .env.example
-	@umask 077; while IFS= read -r line; do \
+	@case $$DOCKER_HOST in unix://*) socket=$${DOCKER_HOST#unix://} ;; *) socket=/var/run/docker.sock ;; esac; \
+	umask 077; while IFS= read -r line; do \
 	  case $$line in \
 	    *=generate) echo "$${line%generate}$$(head -c 32 /dev/urandom | base64 -w 0 | tr '+/' '-_')" ;; \
 	    *=generate-long) echo "$${line%generate-long}$$(head -c 64 /dev/urandom | base64 -w 0 | tr '+/' '-_')" ;; \
-	    DOCKER_GID=*) echo "DOCKER_GID=$$(stat -c %g /var/run/docker.sock 2>/dev/null || echo 0)" ;; \
+	    DOCKER_SOCKET=*) echo "DOCKER_SOCKET=$$socket" ;; \
+	    DOCKER_GID=*) echo "DOCKER_GID=$$(stat -c %g "$$socket" 2>/dev/null || echo 0)" ;; \
 	    *) echo "$$line" ;; \
 	  esac; \
 	done <.env.example >.env

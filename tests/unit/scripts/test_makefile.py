@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -51,3 +52,23 @@ def test_compose_data_is_stored_once(make: Make, tmp_path: Path) -> None:
     result = make("compose-data", f"COMPOSE={compose}")
     assert (result.returncode, "the volume has data" in result.stdout) == (2, True)
     assert (volume / "storage" / "champion").read_text() == "second"
+
+
+@pytest.mark.parametrize("host", ["", "ssh://machine", "unix:///run/user/7/docker.sock"])
+def test_env_has_the_socket_of_the_engine(make: Make, project: Path, tmp_path: Path, host: str) -> None:
+    shutil.copy(project / ".env.example", tmp_path)
+    assert make("env", DOCKER_HOST=host).returncode == 0
+    settings = dict(re.findall(r"^([A-Z_]+)=(.*)$", (tmp_path / ".env").read_text(), re.M))
+    assert settings["DOCKER_SOCKET"] == (
+        host.removeprefix("unix://") if host.startswith("unix") else "/var/run/docker.sock"
+    )
+
+
+def test_env_has_the_group_of_the_socket(make: Make, project: Path, tmp_path: Path) -> None:
+    shutil.copy(project / ".env.example", tmp_path)
+    (tmp_path / "docker.sock").touch()
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "docker.sock", 0, 1234)
+    assert make("env", DOCKER_HOST=f"unix://{tmp_path}/docker.sock").returncode == 0
+    group = (tmp_path / "docker.sock").stat().st_gid
+    assert f"DOCKER_GID={group}\n" in (tmp_path / ".env").read_text()

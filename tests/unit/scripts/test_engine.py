@@ -17,6 +17,8 @@ while [ "$1" != --pidfile ]; do shift; done
 echo $$ >"$2"
 while :; do /bin/sleep 0.1; done
 """
+# Its client gets an answer as soon as there is a pid file.
+DOCKER = '[ -s "${DOCKER_HOST:7:-4}pid" ]\n'
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def programs(tmp_path: Path) -> Path:
     """Return a folder that comes first in PATH, with stubs of what needs an engine, root or time."""
     folder = tmp_path / "programs"
     folder.mkdir()
-    for name, lines in {"dockerd": DOCKERD, "docker": "", "id": "echo 0\n", "ip": "", "sleep": ""}.items():
+    for name, lines in {"dockerd": DOCKERD, "docker": DOCKER, "id": "echo 0\n", "ip": "", "sleep": ""}.items():
         write(folder / name, lines)
     return folder
 

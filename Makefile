@@ -193,7 +193,10 @@ neighbour-image: ## Build the image of the neighbour applications for profiling 
 wheels: FOLDER = $(or $(WHEELS),build/wheels)
 wheels: $(STAMP) ## Download the wheels of the images (and PACKAGES) into build/wheels (or WHEELS), for make image WHEELS=build/wheels
 	@mkdir -p build $(FOLDER)
-	@$(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest $(FOLDER) torch==$(TORCH) opencv-python-headless==$(OPENCV) numpy $(PACKAGES) -c constraints.txt $(QUIETLY)
+	@[ -z "$(TORCH_INDEX)" ] || \
+	  $(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest $(FOLDER) --no-deps --index-url "$(TORCH_INDEX)" torch==$(TORCH) $(QUIETLY)
+	@# pip prefers a local version in the folder, torch $(TORCH)+cpu, to that of the package index.
+	@$(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest $(FOLDER) --find-links $(FOLDER) torch==$(TORCH) opencv-python-headless==$(OPENCV) numpy $(PACKAGES) -c constraints.txt $(QUIETLY)
 	@ls $(FOLDER) | sed 's/^/  /'
 
 airflow-image: ## Build the Airflow image for a cluster, with S3 (BASE; the wheels of make compose-wheels, if they exist)

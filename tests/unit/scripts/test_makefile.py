@@ -72,3 +72,14 @@ def test_env_has_the_group_of_the_socket(make: Make, project: Path, tmp_path: Pa
     assert make("env", DOCKER_HOST=f"unix://{tmp_path}/docker.sock").returncode == 0
     group = (tmp_path / "docker.sock").stat().st_gid
     assert f"DOCKER_GID={group}\n" in (tmp_path / ".env").read_text()
+
+
+def test_wheels_has_torch_of_its_index(make: Make, tmp_path: Path) -> None:
+    write(tmp_path / ".venv" / "bin" / "python", f'echo "$*" >>{tmp_path}/calls\n')
+    assert make("wheels", "TORCH_INDEX=https://index.example/cpu").returncode == 0
+    torch, others = (tmp_path / "calls").read_text().splitlines()
+    assert re.search(r"--no-deps --index-url https://index.example/cpu torch==[\d.]+$", torch)
+    assert "--find-links build/wheels torch==" in others
+    (tmp_path / "calls").unlink()
+    assert make("wheels").returncode == 0
+    assert "--index-url" not in (tmp_path / "calls").read_text()

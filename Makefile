@@ -199,7 +199,7 @@ wheels: $(STAMP) ## Download the wheels of the images (and PACKAGES) into build/
 	@$(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest $(FOLDER) --find-links $(FOLDER) torch==$(TORCH) opencv-python-headless==$(OPENCV) numpy $(PACKAGES) -c constraints.txt $(QUIETLY)
 	@ls $(FOLDER) | sed 's/^/  /'
 
-airflow-image: ## Build the Airflow image for a cluster, with S3 (BASE; the wheels of make compose-wheels, if they exist)
+airflow-image: ui ## Build the Airflow image for a cluster, with S3 (BASE; the wheels of make compose-wheels, if they exist)
 	@echo "==> $(AIRFLOW_IMAGE) on $(BASE)"
 	@docker build --quiet --network host --build-arg BASE=$(BASE) --build-arg PACKAGES="$(AIRFLOW_PACKAGES)" \
 	  --tag $(AIRFLOW_IMAGE) --file docker/airflow.Dockerfile .

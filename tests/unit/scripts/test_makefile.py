@@ -83,3 +83,11 @@ def test_wheels_has_torch_of_its_index(make: Make, tmp_path: Path) -> None:
     (tmp_path / "calls").unlink()
     assert make("wheels").returncode == 0
     assert "--index-url" not in (tmp_path / "calls").read_text()
+
+
+def test_airflow_image_has_the_pages(project: Path) -> None:
+    changed = ["--dry-run", "--old-file", ".venv/.installed", "--what-if", "plugins/ui/package-lock.json"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", *changed, "airflow-image"]
+    lines = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=60).stdout
+    assert 0 < lines.find("building the pages") < lines.find("docker build")

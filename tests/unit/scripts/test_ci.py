@@ -33,7 +33,7 @@ command() {{ [ "$2" = apt-get ]; }}
 apt-get() {{ echo started >{tmp_path}/started; /bin/sleep 60; }}
 stage packages install_packages
 """
-    process = subprocess.Popen(["bash", "-c", script], process_group=0, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(["bash", "-c", script], start_new_session=True, stdout=subprocess.DEVNULL)
     assert (tmp_path / "started").read_text() == "started\n"
     assert policy.exists()
     os.killpg(process.pid, number)

@@ -42,7 +42,7 @@ def engine(project: Path, programs: Path, tmp_path: Path) -> Iterator[Run]:
     environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [project / "docker" / "engine", *arguments]
+        command = [str(project / "docker" / "engine"), *arguments]
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
 
     yield run

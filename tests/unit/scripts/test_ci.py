@@ -19,10 +19,7 @@ def script(project: Path, tmp_path: Path) -> str:
     return functions.replace('cd "$(dirname "$0")/.."', f"cd {tmp_path}/clone")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_cancelled_installation_of_packages_leaves_no_policy(
-    script: str, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_cancelled_installation_of_packages_leaves_no_policy(script: str, tmp_path: Path) -> None:
     policy = tmp_path / "policy-rc.d"
     script = script.replace("/usr/sbin/policy-rc.d", str(policy))
     os.mkfifo(tmp_path / "started")
@@ -30,15 +27,32 @@ def test_cancelled_installation_of_packages_leaves_no_policy(
     script += f"""
 id() {{ echo 0; }}
 command() {{ [ "$2" = apt-get ]; }}
-apt-get() {{ echo started >{tmp_path}/started; /bin/sleep 60; }}
+apt-get() {{ sh -c 'echo started >{tmp_path}/started; exec sleep 60'; }}
 stage packages install_packages
 """
     process = subprocess.Popen(["bash", "-c", script], start_new_session=True, stdout=subprocess.DEVNULL)
     assert (tmp_path / "started").read_text() == "started\n"
     assert policy.exists()
-    os.killpg(process.pid, number)
+    os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(60) != 0
     assert not policy.exists()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_policy_of_the_machine_stays(script: str, tmp_path: Path, own: bool) -> None:
+    policy = tmp_path / "policy-rc.d"
+    if own:
+        policy.write_text("mine")
+    script = script.replace("/usr/sbin/policy-rc.d", str(policy))
+    script += f"""
+id() {{ echo 0; }}
+command() {{ [ "$2" = apt-get ]; }}
+apt-get() {{ cp {policy} {tmp_path}/during; }}
+stage packages install_packages
+"""
+    subprocess.run(["bash", "-c", script], stdout=subprocess.DEVNULL, timeout=60, check=True)
+    assert (tmp_path / "during").read_text() == ("mine" if own else "#!/bin/sh\nexit 101\n")
+    assert policy.exists() == own
 
 
 @pytest.mark.parametrize("named", ["", "/opt/cluster"])

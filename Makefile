@@ -193,10 +193,13 @@ neighbour-image: ## Build the image of the neighbour applications for profiling 
 wheels: FOLDER = $(or $(WHEELS),build/wheels)
 wheels: $(STAMP) ## Download the wheels of the images (and PACKAGES) into build/wheels (or WHEELS), for make image WHEELS=build/wheels
 	@mkdir -p build $(FOLDER)
-	@$(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest $(FOLDER) torch==$(TORCH) opencv-python-headless==$(OPENCV) numpy $(PACKAGES) -c constraints.txt $(QUIETLY)
+	@[ -z "$(TORCH_INDEX)" ] || \
+	  $(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest $(FOLDER) --no-deps --index-url "$(TORCH_INDEX)" torch==$(TORCH) $(QUIETLY)
+	@# pip prefers a local version in the folder, torch $(TORCH)+cpu, to that of the package index.
+	@$(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest $(FOLDER) --find-links $(FOLDER) torch==$(TORCH) opencv-python-headless==$(OPENCV) numpy $(PACKAGES) -c constraints.txt $(QUIETLY)
 	@ls $(FOLDER) | sed 's/^/  /'
 
-airflow-image: ## Build the Airflow image for a cluster, with S3 (BASE; the wheels of make compose-wheels, if they exist)
+airflow-image: ui ## Build the Airflow image for a cluster, with S3 (BASE; the wheels of make compose-wheels, if they exist)
 	@echo "==> $(AIRFLOW_IMAGE) on $(BASE)"
 	@docker build --quiet --network host --build-arg BASE=$(BASE) --build-arg PACKAGES="$(AIRFLOW_PACKAGES)" \
 	  --tag $(AIRFLOW_IMAGE) --file docker/airflow.Dockerfile .
@@ -211,21 +214,25 @@ compose-wheels: $(STAMP) ## Build the wheels of the Airflow image in build/compo
 	@echo "==> $$(ls build/compose-wheels | wc -l) wheels in build/compose-wheels"
 
 compose-data: $(STAMP) ## Store the example's flights and first champion in the volume of docker compose
+	@found=$$($(COMPOSE) run --rm --no-deps -T --entrypoint "find /opt/airflow/data -maxdepth 1 -name flights.db" worker </dev/null) || exit 1; \
+	[ -z "$$found" ] || { echo "compose-data: the volume has data; docker compose down --volumes removes it, and Airflow's database"; exit 1; }
 	@mkdir -p build/compose
 	@echo "==> reading the flights and training the first champion"
 	@$(BIN)/python -c 'from pathlib import Path; from demo.story import Demo; \
 	  print("   ", Demo(folder=Path("build/compose").absolute(), dags=Path("dags").absolute()).start_seeding().result())'
-	@tar -C build/compose -c flights.db storage | $(COMPOSE) run --rm --no-deps -T --entrypoint "tar -x --no-same-owner -C /opt/airflow/data" worker
+	@tar -C build/compose -c storage flights.db | $(COMPOSE) run --rm --no-deps -T --entrypoint "tar -x --no-same-owner -C /opt/airflow/data" worker
 	@rm -rf build/compose
 
 env: .env ## Write .env with random secrets for docker compose
 
 .env: | .env.example
-	@umask 077; while IFS= read -r line; do \
+	@case $$DOCKER_HOST in unix://*) socket=$${DOCKER_HOST#unix://} ;; *) socket=/var/run/docker.sock ;; esac; \
+	umask 077; while IFS= read -r line; do \
 	  case $$line in \
 	    *=generate) echo "$${line%generate}$$(head -c 32 /dev/urandom | base64 -w 0 | tr '+/' '-_')" ;; \
 	    *=generate-long) echo "$${line%generate-long}$$(head -c 64 /dev/urandom | base64 -w 0 | tr '+/' '-_')" ;; \
-	    DOCKER_GID=*) echo "DOCKER_GID=$$(stat -c %g /var/run/docker.sock 2>/dev/null || echo 0)" ;; \
+	    DOCKER_SOCKET=*) echo "DOCKER_SOCKET=$$socket" ;; \
+	    DOCKER_GID=*) echo "DOCKER_GID=$$(stat -c %g "$$socket" 2>/dev/null || echo 0)" ;; \
 	    *) echo "$$line" ;; \
 	  esac; \
 	done <.env.example >.env

@@ -160,7 +160,7 @@ def _run_clean(options: argparse.Namespace, api: AirflowApi) -> int:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     orphans = [job for job in jobs if job.is_orphan(options)]
     if not options.remove or not orphans:
-        print(f"Orphaned jobs: {len(orphans)} of {len(jobs)}." + (" Remove them with --remove." if orphans else ""))
+        print(f"Orphaned jobs: {len(orphans)} of {len(jobs)}." + (" Add --remove to remove them." if orphans else ""))
         return 0
     failures = 0
     for job in orphans:

@@ -244,7 +244,7 @@ def test_jobs_of_a_strangers_runtime_are_listed_and_removed(
     rows = [line.split()[:5] for line in listed.splitlines()]
     assert ["paceline-ours", "running", "dag", "night", "train"] in rows
     assert ["paceline-foreign", "running", "dag", "night", "-"] in rows
-    assert "Orphaned jobs: 1 of 2. Remove them with --remove." in listed
+    assert "Orphaned jobs: 1 of 2. Add --remove to remove them." in listed
     assert "Removed paceline-ours" in clean("--remove")
     assert [job_id for job_id, _ in runtime.jobs()] == [jobs["foreign"].id]
     assert jobs["ours"].status().state == "gone"

@@ -35,7 +35,7 @@ from paceline.runtime import JobSpec, Runtime
 
 DAG = "retrain_on_drift"
 IMAGE = "paceline-trainer:latest"
-_LOCK = ".lock"  # every demo leaves this file in its folder
+_LOCK = ".paceline-demo"  # every demo leaves this file in its folder
 _OTHER_TASKS_S = 3600.0  # the other tasks, and a training that ends after its deadline, take at most this time
 _OVERLOAD_ERROR_PCT = 3.0  # if the job ends later than this, check whether the machine is overloaded
 

@@ -9,6 +9,7 @@ import os
 import time
 from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.run.clock import Clock, SystemClock, seconds_since_boot
@@ -46,8 +47,10 @@ def _ahead_s() -> tuple[float, float]:
     if not url.startswith("http"):
         return 0.0, 0.0
     with Client(base_url=url, token="") as client:
+        get = partial(httpx.Client.request, client, "GET", "health")  # Client.request would repeat a failed call
+        get()  # opens the connection, which does not count as time of the request
         sent_s = time.monotonic()
-        answer = httpx.Client.request(client, "GET", "health")  # Client.request would repeat a failed call
+        answer = get()
         took_s, now_s = time.monotonic() - sent_s, time.time()
     return now_s - (parsedate_to_datetime(answer.headers["date"]).timestamp() + 0.5 + took_s / 2), took_s
 

@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from paceline.contract import (
+    CONTAINER,
     DEADLINE,
     NOT_STARTED,
     OUTPUT,
@@ -33,7 +34,7 @@ router = APIRouter(tags=["Jobs"])
 _MAX_RECENT = 500
 _APPLIED_WITHIN = timedelta(seconds=5)  # later, a job that keeps another deadline has rejected it
 _LEAST_UNSTARTED = 50
-_MAX_ROWS = 6000  # three rows for each job
+_MAX_ROWS = 8000  # four rows for each job
 TaskKey = tuple[str, str, str, int]
 # The states of a task whose last try may have started no job: failed, or before its next try.
 _UNSTARTED_STATES = ("failed", "up_for_retry", "scheduled", "queued")
@@ -124,15 +125,22 @@ def all_jobs(session: SessionDep, readable: ReadableDags, recent: int = Query(50
     """
     is_readable = TaskInstance.dag_id.in_(readable)
     active = TaskInstance.state.in_(("running", "deferred", *_BETWEEN_STATES))
-    running = _to_jobs(session.execute(_select_samples().where(is_readable, active).limit(_MAX_ROWS)))
+    rows = session.execute(
+        select_stored(PACE, DEADLINE, OUTPUT, CONTAINER).where(is_readable, active).limit(_MAX_ROWS)
+    ).all()
     unstarted = _unstarted(session, is_readable, max(recent, _LEAST_UNSTARTED))
     ended = _recently_ended(session, is_readable, recent)
     # The last sample of such a task is that of an earlier job.
     places = {_place(one) for one in unstarted}
-    started, recently = ([job for job in jobs if _place(job) not in places] for jobs in (running, ended))
-    # A task whose job has finished was cleared.
-    started = [job for job in started if job.state not in _BETWEEN_STATES or job.pace.state != "finished"]
-    return AllJobs(running=started, recent=recently, unstarted=unstarted)
+    started, recently = ([job for job in jobs if _place(job) not in places] for jobs in (_to_jobs(rows), ended))
+    # Without a container, the output of a finished job has been collected: its task was cleared.
+    held = {(row.dag_id, row.run_id, row.task_id, row.map_index) for row in rows if row.key == CONTAINER}
+    running = [
+        job
+        for job in started
+        if job.state not in _BETWEEN_STATES or job.pace.state != "finished" or _place(job) in held
+    ]
+    return AllJobs(running=running, recent=recently, unstarted=unstarted)
 
 
 def _recently_ended(session: Session, is_readable: ColumnElement[bool], number: int) -> list[TrainingJob]:

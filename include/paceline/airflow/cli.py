@@ -121,8 +121,7 @@ def _status(options: argparse.Namespace) -> int:
     unstarted = [job for job in unstarted if job["state"] != "failed" or _time_of(job["at"]) >= since]
     if options.json:
         task, names = ("dag_id", "run_id", "task_id", "map_index"), ("pace", "state", "at", "reason")
-        listed = [{name: job[name] for name in (*task, "pace")} for job in jobs]
-        listed += [{name: job.get(name) for name in (*task, *names)} for job in unstarted]
+        listed = [{name: job.get(name) for name in (*task, *names)} for job in (*jobs, *unstarted)]
         print(json.dumps(listed, indent=1))
         return 0
     _print_table(jobs)
@@ -139,7 +138,7 @@ def _time_of(text: str) -> datetime:
 
 def _print_table(jobs: Sequence[dict[str, Any]]) -> None:
     rows = [
-        (job["dag_id"], job["run_id"], _task_name(job), *_table_cells(pace))
+        (job["dag_id"], job["run_id"], _task_name(job), *_table_cells(pace, job["state"]))
         for job in jobs
         if (pace := PaceSample.read(job["pace"])) is not None
     ]
@@ -151,8 +150,9 @@ def _print_table(jobs: Sequence[dict[str, Any]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _table_cells(pace: PaceSample) -> tuple[str, ...]:
+def _table_cells(pace: PaceSample, task_state: str) -> tuple[str, ...]:
     """Format the newest sample of a job as table cells."""
+    is_waiting = pace.state != "finished" and task_state not in ("running", "deferred")
     forecast_s, deadline_s = pace.forecast_s, pace.deadline_s
     # The job has ended, or only its output is being collected.
     is_done = pace.state == "finished" or pace.progress_pct >= 100
@@ -170,7 +170,7 @@ def _table_cells(pace: PaceSample) -> tuple[str, ...]:
         slack_s = deadline_s - forecast_s
         slack = f"{slack_s:.0f} s" if slack_s >= 0 else f"{-slack_s:.0f} s behind, catching up"
     return (
-        pace.state,
+        f"{pace.state}, waits for its next try" if is_waiting else pace.state,
         f"{pace.progress_pct:.1f} %",
         f"{pace.setpoint_pct:.1f} %" if deadline_s is not None else "-",
         f"{pace.devices:.2f} {pace.unit}",

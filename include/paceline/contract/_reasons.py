@@ -13,6 +13,7 @@ from enum import Enum, unique
 from paceline.contract._units import Unit
 
 _WORD = re.compile(r"\bdevices\b(?![^{}]*\})")  # not the names of values, which are in braces
+_ONE = re.compile(r"(?<![\d.,])(1 (?:core|device|GPU))s\b")
 _OTHER = "other"  # the constant of a reason that was stored as a sentence only
 
 
@@ -106,7 +107,7 @@ class Reason:
         """
         if isinstance(kind, ReasonKind):
             return cls.of(kind.name.lower(), kind.value, **values)
-        return cls(kind, sentence.format(**values), sentence, values)
+        return cls(kind, _written(sentence, values), sentence, values)
 
     def in_units(self, quantum: float, unit: Unit) -> Reason:
         """Return the reason with its numbers of devices multiplied by ``quantum``, and ``unit`` as what they count."""
@@ -118,7 +119,7 @@ class Reason:
         if not counts:
             return self
         sentence = _WORD.sub(unit, self._sentence)
-        return replace(self, text=sentence.format(**{**self._values, **counts}))
+        return replace(self, text=_written(sentence, {**self._values, **counts}))
 
     @classmethod
     def read(cls, raw: object) -> Reason | None:
@@ -140,3 +141,7 @@ class Reason:
 
     def __str__(self) -> str:
         return self.text
+
+
+def _written(sentence: str, values: Mapping[str, object]) -> str:
+    return _ONE.sub(r"\1", sentence.format(**values))

@@ -110,6 +110,9 @@ class Controller(Protocol):
     def step(self, obs: Observation) -> Decision:
         """Run one control step."""
 
+    def setpoint_pct(self, now_s: float) -> float:
+        """Return the setpoint in percent, at most 100; 0 before there is one."""
+
     def move_deadline(self, now_s: float, deadline_s: float) -> None:
         """Set a new deadline."""
 

@@ -224,7 +224,6 @@ class DeadlineController:
             if obs.restarting and not self._resize_s:
                 self._decided = max(self._decided or 0.0, self._startup_devices)
         devices = self.limits.quantize(allocation if self._decided is None else self._decided, ceiling)
-        setpoint_pct = min(self._ramp.at(now_s), 100.0)
         if obs.done < obs.total:
             finish_s, earliest_s = self._forecast(now_s + obs.pauses_left_s, left, in_use, ceiling)
         else:
@@ -236,8 +235,9 @@ class DeadlineController:
         tail, pause_s = self.tail, _NINE_OF_TEN * self._pause_sd_s
         margins_s = math.hypot(tail.median_s - tail.low_s, pause_s), math.hypot(tail.high_s - tail.median_s, pause_s)
         return Decision(
-            devices, setpoint_pct, progress_pct, finish_s, earliest_s, feasible, next_s, remaining, tail, margins_s
-        )
+            devices, self.setpoint_pct(now_s), progress_pct, finish_s, earliest_s, feasible, next_s, remaining, tail,
+            margins_s,
+        )  # fmt: skip
 
     def _step_before_first_report(self, obs: Observation) -> Decision:
         if not obs.pending and self._decided is not None:
@@ -248,8 +248,12 @@ class DeadlineController:
             self._startup_from_s = obs.now_s
             self._decided = self._start_devices_at(obs.now_s)
         devices = self.limits.quantize(obs.allocated_devices if self._decided is None else self._decided, obs.ceiling)
-        setpoint_pct = 0.0 if self._ramp is None else min(self._ramp.at(obs.now_s), 100.0)
+        setpoint_pct = self.setpoint_pct(obs.now_s)
         return Decision(devices, setpoint_pct, 0.0, None, None, obs.now_s < self.deadline_s, self.period_s)
+
+    def setpoint_pct(self, now_s: float) -> float:
+        """Return the setpoint in percent, at most 100; 0 before the first report."""
+        return 0.0 if self._ramp is None else min(self._ramp.at(now_s), 100.0)
 
     def move_deadline(self, now_s: float, deadline_s: float) -> None:
         """Set a new deadline. The next step plans for it, and starts a new ramp from the job's progress."""

@@ -68,13 +68,20 @@ class PaperController:
         """Run one control step, see :class:`~paceline.control.Controller`."""
         done, now_s = obs.done, obs.now_s
         progress_pct = 100.0 * (done or 0) / obs.total
-        setpoint_pct = Ramp(end_s=self.alpha * self.deadline_s).at(now_s)
-        devices = self._pi.step(setpoint_pct, progress_pct, pending=obs.pending, ceiling=obs.ceiling)
+        devices = self._pi.step(self._ramp.at(now_s), progress_pct, pending=obs.pending, ceiling=obs.ceiling)
         if done is not None and done >= obs.total:  # keep one device for saving, as in the default controller
             devices = self.limits.quantize(max(1.0, self.limits.min_devices), obs.ceiling)
         finish_s = self._finish_s(now_s, progress_pct) if done is not None else None
         on_time = now_s <= self.deadline_s
-        return Decision(devices, min(setpoint_pct, 100.0), progress_pct, finish_s, None, on_time, self.period_s)
+        return Decision(devices, self.setpoint_pct(now_s), progress_pct, finish_s, None, on_time, self.period_s)
+
+    def setpoint_pct(self, now_s: float) -> float:
+        """Return the setpoint in percent, at most 100."""
+        return min(self._ramp.at(now_s), 100.0)
+
+    @property
+    def _ramp(self) -> Ramp:
+        return Ramp(end_s=self.alpha * self.deadline_s)
 
     def move_deadline(self, now_s: float, deadline_s: float) -> None:
         """Set a new deadline."""

@@ -58,7 +58,7 @@ def check_points(points: int, machines: int) -> None:
     # Several machines train together, so that 16 measurements give each of them enough rows; see `_next_active`.
     minimum = MIN_POINTS * min(machines, 2)
     if points < minimum:
-        raise InvalidInputError("points", points, f"at least {minimum}, because {machines} machines are measured")
+        raise InvalidInputError("points", points, f"at least {minimum} (machines to measure: {machines})")
 
 
 class Survey:

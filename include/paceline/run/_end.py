@@ -89,7 +89,7 @@ def publish_end_of_job(controlled: ControlledRun, status: JobStatus, failure: st
     controlled.utilization.devices = None
     has_steps = progress.total is not None
     progress_pct = newest.percent if newest and has_steps else 0.0 if failure else 100.0
-    setpoint_pct, met = controlled.decision.setpoint_pct, finished_s <= deadline_s
+    setpoint_pct, met = controlled.controller.setpoint_pct(finished_s), finished_s <= deadline_s
     last = Decision(0.0, setpoint_pct, progress_pct, finished_s, finished_s, met, next_s=0.0)
     controlled.lifecycle.enter("failed" if failure else "finished", by="job")
     controlled.publish(finished_s, last, failure)

@@ -104,6 +104,9 @@ const FINAL_STATES = ["success", "failed", "skipped", "upstream_failed", "remove
 
 export const isEnded = (job: TrainingJob) => job.state !== null && FINAL_STATES.includes(job.state);
 
+/** Whether a process of the job's task or the triggerer controls the job; otherwise it waits for one, or has ended. */
+export const isActive = ({ state }: TrainingJob) => state === "running" || state === "deferred";
+
 /** Return the status of a job. The state of its task in Airflow takes precedence over its last sample. */
 export function jobStatus(job: TrainingJob, now = serverNow()): Status {
   const { pace, state } = job;
@@ -138,14 +141,14 @@ export function teamStatus(
 
 /** Return what follows the failure of a job: nothing, or another try of its task. */
 function failureOf(job: TrainingJob): string {
-  const ends = isEnded(job) || job.state === "running" || job.state === "deferred";
-  return ends ? "failed" : "failed, waiting for its next try";
+  return isEnded(job) || isActive(job) ? "failed" : "failed, waiting for its next try";
 }
 
 /** Return why a job whose task has not ended has no current sample; `null` if it has one. */
-function interruptionOf({ pace, state }: TrainingJob, now: number): string | null {
+function interruptionOf(job: TrainingJob, now: number): string | null {
+  const { pace } = job;
   if (pace.state === "finished" || pace.state === "failed") return null;
-  if (state !== "running" && state !== "deferred") return "waiting for its next try";
+  if (!isActive(job)) return "waiting for its next try";
   const silentS = (now - Date.parse(pace.updated_at)) / 1000;
   return silentS > SILENT_S ? `no sample for ${formatDuration(silentS)}` : null;
 }

@@ -41,7 +41,8 @@ def test_status_lists_running_jobs(monkeypatch, capsys, dag, names):
     [({}, "1.00 cores"), ({"quantum": 1.0}, "1.00 devices"), ({"shares_gpus": True}, "1.00 GPUs")],
 )
 def test_status_names_the_unit_of_an_allocation(monkeypatch, capsys, sample, shown):
-    job = {"dag_id": "dag", "run_id": "r", "task_id": "train", "map_index": -1, "pace": a_sample(**sample).to_json()}
+    job = {"dag_id": "dag", "run_id": "r", "task_id": "train", "map_index": -1, "state": "running"}
+    job["pace"] = a_sample(**sample).to_json()
     monkeypatch.setattr(
         cli, "_connect", lambda options: Mock(**{"pages.return_value": {"running": [job], "unstarted": []}})
     )
@@ -61,12 +62,26 @@ def test_status_names_the_unit_of_an_allocation(monkeypatch, capsys, sample, sho
 )
 def test_status_of_a_late_job_says_by_how_much(monkeypatch, capsys, sample, shown):
     pace = a_sample(**{"deadline_s": 240.0, "forecast_s": 588.0, "earliest_s": 588.0, **sample}).to_json()
-    job = {"dag_id": "dag", "run_id": "r", "task_id": "train", "map_index": -1, "pace": pace}
+    job = {"dag_id": "dag", "run_id": "r", "task_id": "train", "map_index": -1, "state": "running", "pace": pace}
     found = {"running": [job], "unstarted": []}
     monkeypatch.setattr(cli, "_connect", lambda options: Mock(**{"pages.return_value": found}))
     assert cli.main(["status"]) == 0
     heading, line = capsys.readouterr().out.splitlines()
     assert line[heading.index("SLACK") :] == shown
+
+
+@pytest.mark.parametrize(
+    ("state", "sample", "shown"),
+    [("up_for_retry", "failed", "failed, waits for its next try"), ("queued", "finished", "finished  ")],
+)
+def test_status_of_a_job_between_two_processes_says_what_follows(monkeypatch, capsys, state, sample, shown):
+    job = {"dag_id": "dag", "run_id": "r", "task_id": "train", "map_index": -1, "state": state}
+    job["pace"] = a_sample(state=sample).to_json()
+    found = {"running": [job], "unstarted": []}
+    monkeypatch.setattr(cli, "_connect", lambda options: Mock(**{"pages.return_value": found}))
+    assert cli.main(["status"]) == 0
+    heading, line = capsys.readouterr().out.splitlines()
+    assert line[heading.index("STATE") :].startswith(shown)
 
 
 def test_status_as_json_has_the_newest_samples(monkeypatch, capsys):

@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from string import Formatter
 
-from paceline.contract import ReasonKind
+from paceline.contract import Reason, ReasonKind
 
 PROJECT = Path(__file__).parents[3]
 
@@ -32,3 +32,11 @@ def test_each_reason_is_given_with_the_values_of_its_sentence() -> None:
 
 def test_reasons_do_not_name_other_jobs_which_their_readers_may_not_know() -> None:
     assert [kind for kind in ReasonKind if "{job}" in kind.value] == []
+
+
+def test_reason_counts_one_device_in_the_singular() -> None:
+    reason = Reason.of(ReasonKind.AWAITS_RELEASE, devices=1)
+    assert str(reason) == "gets 1 device as soon as other jobs have released them"
+    assert str(reason.in_units(1.5, "cores")) == "gets 1.5 cores as soon as other jobs have released them"
+    assert str(reason.in_units(1, "cores")) == "gets 1 core as soon as other jobs have released them"
+    assert "21 devices" in str(Reason.of(ReasonKind.AWAITS_RELEASE, devices=21))

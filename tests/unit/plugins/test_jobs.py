@@ -15,7 +15,7 @@ from airflow.utils.types import DagRunType
 from sqlalchemy.orm import Session
 from tests.samples import a_sample
 
-from paceline.contract import DEADLINE, NOT_STARTED, OUTPUT, PACE, CollectedOutput, StartFailure
+from paceline.contract import CONTAINER, DEADLINE, NOT_STARTED, OUTPUT, PACE, CollectedOutput, StartFailure
 from paceline.plugins.web.jobs import all_jobs
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
@@ -52,20 +52,24 @@ def test_job_that_waits_in_the_triggerer_is_running(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "pace", "listed"),
+    ("state", "pace", "container", "listed"),
     [
-        (TaskInstanceState.UP_FOR_RETRY, "failed", True),
-        (TaskInstanceState.QUEUED, "failed", True),
-        (TaskInstanceState.QUEUED, "training", True),  # it leaves the triggerer
-        (TaskInstanceState.QUEUED, "finished", False),  # it was cleared
-        (TaskInstanceState.RUNNING, "finished", True),  # the output is collected
+        (TaskInstanceState.UP_FOR_RETRY, "failed", False, True),
+        (TaskInstanceState.QUEUED, "failed", False, True),
+        (TaskInstanceState.QUEUED, "training", True, True),  # it leaves the triggerer
+        (TaskInstanceState.QUEUED, "finished", True, True),  # a worker is about to collect its output
+        (TaskInstanceState.QUEUED, "finished", False, False),  # it was cleared
+        (TaskInstanceState.RUNNING, "finished", False, True),
     ],
 )
-def test_job_that_waits_for_its_next_try_is_running(
-    session: Session, state: TaskInstanceState, pace: str, listed: bool
+def test_job_between_two_processes_of_its_task_is_running(
+    session: Session, state: TaskInstanceState, pace: str, container: bool, listed: bool
 ) -> None:
     add_running_job(session, "a", '"20m"', state)
-    session.query(Stored).filter_by(key=PACE).one().value = json.dumps(a_sample(state=pace).to_json())
+    sample = session.query(Stored).filter_by(key=PACE).one()
+    sample.value = json.dumps(a_sample(state=pace).to_json())
+    keys = {name: getattr(sample, name) for name in ("dag_run_id", "dag_id", "run_id", "task_id", "map_index")}
+    session.add_all([Stored(**keys, key=CONTAINER, value="{}")] * container)
     session.flush()
     assert [job.dag_id for job in all_jobs(session, {"a"}, recent=0).running] == ["a"] * listed
 

@@ -99,7 +99,10 @@ def test_result_is_that_of_one_process(in_one_process, task):
     request = DeviceRequest.read("job", task.store["pace"], None)
     assert request is not None
     assert request.committed == 0.0, "the arbiter can grant its devices to others before a worker is free"
+    setpoint_pct = task.store["pace"]["setpoint_pct"]
+    assert setpoint_pct > 90.0
     result = continue_try(task)
+    assert task.store["pace"]["setpoint_pct"] == pytest.approx(setpoint_pct, abs=0.1), "the pace is still known"
     assert task.engine.started == task.try_number == 1
     assert (result.model, result.met) == (in_one_process.model, in_one_process.met)
     assert result.error_pct == pytest.approx(in_one_process.error_pct, abs=1.0)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,8 @@ def engine(project: Path, programs: Path, tmp_path: Path) -> Iterator[Run]:
 
     yield run
     for path in tmp_path.glob("*/docker.pid"):
-        os.kill(int(path.read_text()), signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(int(path.read_text()), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("action", ["start", "stop", "remove"])
@@ -115,13 +117,14 @@ def test_bridge_is_removed_if_the_engine_ends_at_once(engine: Run, programs: Pat
     assert lines[-1] == f"delete {bridge}"
 
 
-def test_subnet_with_a_route_is_not_used(engine: Run, programs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("default", ["default", "128.0.0.0/1"])
+def test_subnet_with_a_route_is_not_used(engine: Run, programs: Path, tmp_path: Path, default: str) -> None:
     """The first subnet that the script asks for has a route, the second one is reached by the default route."""
     stub = f"""\
 echo "$*" >>{tmp_path}/ip.log
 case "$* $(grep -c fibmatch {tmp_path}/ip.log)" in
   *fibmatch*" 1") echo "172.31.0.0/16 dev eth0" ;;
-  *fibmatch*) echo "default via 10.0.0.1" ;;
+  *fibmatch*) echo "{default} via 10.0.0.1" ;;
 esac
 """
     write(programs / "ip", stub)

@@ -23,7 +23,7 @@ export function problemOf({ error, failureReason, data, dataUpdatedAt }: Request
   const message = (error ?? (data === undefined ? null : failureReason))?.message ?? null;
   if (message === null || data === undefined || !dataUpdatedAt) return message;
   const at = new Date(dataUpdatedAt - Date.now() + serverNow());
-  return `${message} The data on this page are from ${formatTime(at)}.`;
+  return `${message.replace(/\.?$/, ".")} The data on this page are from ${formatTime(at)}.`;
 }
 
 /** A placeholder until the first data of a query arrive. After a failed request, or a few seconds, it says why. */

@@ -3,7 +3,8 @@ import { Badge, Heading, Stack, Table, Text } from "@chakra-ui/react";
 import type { Overview, TaskResultScheduleResult, TrainingJob } from "../contract";
 import { GuideLink } from "../look/GuideLink";
 import { Notice } from "../look/Notice";
-import { formatDevicesOf, formatTime } from "../format";
+import { StatusBadge } from "../look/StatusBadge";
+import { formatDevicesOf, formatTime, isActive, jobStatus } from "../format";
 import { RunLink } from "./RunLink";
 
 /** The machines of each DAG's newest schedule, with their current jobs or the reason for their exclusion. */
@@ -30,8 +31,10 @@ export function Fleet({ overview, running }: { overview: Overview; running: Trai
 function Machines({ schedule, running }: { schedule: TaskResultScheduleResult; running: TrainingJob[] }) {
   const chosen = Object.entries(schedule.value.workers);
   const excluded = Object.entries(schedule.value.excluded);
-  const jobOn = (machine: string) =>
-    running.find((job) => job.dag_id === schedule.dag_id && machineOf(job) === machine);
+  const jobOn = (machine: string) => {
+    const jobs = running.filter((job) => job.dag_id === schedule.dag_id && machineOf(job) === machine);
+    return jobs.find(isActive) ?? jobs[0];
+  };
   const names = chosen.map(([machine]) => machine).sort((a, b) => b.length - a.length);
   // A machine's name may contain dots: `edge.local` of the task `train.edge.local`.
   const machineOf = ({ task_id }: TrainingJob) => names.find((name) => `.${task_id}`.endsWith(`.${name}`));
@@ -65,7 +68,11 @@ function Machines({ schedule, running }: { schedule: TaskResultScheduleResult; r
                   <Table.Cell px={1}>
                     {job ? (
                       <>
-                        <Badge colorPalette="blue">trains on {formatDevicesOf(job.pace, job.pace.devices)}</Badge>
+                        {isActive(job) ? (
+                          <Badge colorPalette="blue">trains on {formatDevicesOf(job.pace, job.pace.devices)}</Badge>
+                        ) : (
+                          <StatusBadge status={jobStatus(job)} />
+                        )}
                         <RunLink job={job} />
                       </>
                     ) : (

@@ -192,6 +192,8 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DOCKER_HOST", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
+    # The library reads $KUBECONFIG when it is imported.
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", "/nowhere/config")
     monkeypatch.setattr(engine_connection, "_LOCAL_ENGINE", f"unix://{tmp_path}/docker.sock")
 
 

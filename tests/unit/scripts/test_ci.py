@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -31,11 +32,15 @@ apt-get() {{ sh -c 'echo started >{tmp_path}/started; exec sleep 60'; }}
 stage packages install_packages
 """
     process = subprocess.Popen(["bash", "-c", script], start_new_session=True, stdout=subprocess.DEVNULL)
-    assert (tmp_path / "started").read_text() == "started\n"
-    assert policy.exists()
-    os.killpg(process.pid, signal.SIGTERM)
-    assert process.wait(60) != 0
-    assert not policy.exists()
+    try:
+        assert (tmp_path / "started").read_text() == "started\n"
+        assert policy.exists()
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(60) != 0
+        assert not policy.exists()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("own", [True, False])

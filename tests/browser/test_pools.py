@@ -134,7 +134,7 @@ def test_page_shows_allocations_and_waiting_jobs(
     pools = page.get_by_role("table", name="Pools")
     pools.get_by_text(re.compile("allocating, decided .* ago")).wait_for()
     assert violations(page) == []
-    pools.get_by_role("link", name="training").click()
+    pools.get_by_role("link", name="training", exact=True).click()
     page.get_by_role("heading", name="Pool training").wait_for()
     assert page.url.endswith("/plugin/retraining/pools/training")
     page.get_by_label("Devices of the pool training over time").locator("canvas").wait_for()
@@ -189,7 +189,7 @@ def test_page_says_what_happens_while_no_arbiter_allocates(pool: SharedPool, ope
     page = open_page("/plugin/retraining")
     page.route("**/paceline/api/pools/training*", fail_arbiter)
     page.get_by_role("tab", name="Pools").click()
-    page.get_by_role("link", name="training").click()
+    page.get_by_role("link", name="training", exact=True).click()
     region = page.get_by_role("region", name="Arbiter")
     region.get_by_text(re.compile(r"gone: ended 9\smin.*ago \(failed\)")).wait_for()
     region.get_by_text("jobs keep their devices, no job gets more").wait_for()

@@ -59,7 +59,7 @@ class ReasonKind(Enum):
     NO_ANSWER = "no answer from the arbiter yet; is it running?"
     SPEED_UNKNOWN = "its speed is not known yet"
     WAITS_UNMEASURED = "waits for free devices; its speed is not known yet"
-    AWAITS_RELEASE = "gets {devices} devices as soon as other jobs have released them"
+    AWAITS_RELEASE = "gets {devices} devices as soon as other jobs have released enough"
     WARM_UP = "all devices are in use by jobs that have just started"
     POOL_RESERVED = "all devices of the pool are reserved for jobs whose tasks have ended"
     POOL_TOO_SMALL = "the pool is too small: it has {devices} devices, the job needs {needed_devices}"

@@ -241,7 +241,7 @@ def test_reason_counts_devices_as_the_pool_does_and_not_in_quanta() -> None:
 @pytest.mark.parametrize(
     ("deadline_s", "expected"),
     [
-        (900.0, "gets 1.2 cores as soon as other jobs have released them"),
+        (900.0, "gets 1.2 cores as soon as other jobs have released enough"),
         (60.0, "waits for free devices; its speed is not known yet"),
     ],
 )

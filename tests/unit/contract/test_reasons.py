@@ -36,7 +36,7 @@ def test_reasons_do_not_name_other_jobs_which_their_readers_may_not_know() -> No
 
 def test_reason_counts_one_device_in_the_singular() -> None:
     reason = Reason.of(ReasonKind.AWAITS_RELEASE, devices=1)
-    assert str(reason) == "gets 1 device as soon as other jobs have released them"
-    assert str(reason.in_units(1.5, "cores")) == "gets 1.5 cores as soon as other jobs have released them"
-    assert str(reason.in_units(1, "cores")) == "gets 1 core as soon as other jobs have released them"
+    assert str(reason) == "gets 1 device as soon as other jobs have released enough"
+    assert str(reason.in_units(1.5, "cores")) == "gets 1.5 cores as soon as other jobs have released enough"
+    assert str(reason.in_units(1, "cores")) == "gets 1 core as soon as other jobs have released enough"
     assert "21 devices" in str(Reason.of(ReasonKind.AWAITS_RELEASE, devices=21))

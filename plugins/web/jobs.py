@@ -134,7 +134,7 @@ def all_jobs(session: SessionDep, readable: ReadableDags, recent: int = Query(50
     places = {_place(one) for one in unstarted}
     started, recently = ([job for job in jobs if _place(job) not in places] for jobs in (_to_jobs(rows), ended))
     # Without a container, the output of a finished job has been collected: its task was cleared.
-    held = {(row.dag_id, row.run_id, row.task_id, row.map_index) for row in rows if row.key == CONTAINER}
+    held = {_place(row) for row in rows if row.key == CONTAINER}
     running = [
         job
         for job in started
@@ -188,7 +188,7 @@ def _unstarted(session: Session, condition: ColumnElement[bool], limit: int = _M
     return sorted(jobs, key=lambda job: job.at, reverse=True)
 
 
-def _place(job: TrainingJob | UnstartedJob) -> TaskKey:
+def _place(job: TrainingJob | UnstartedJob | Row[Any]) -> TaskKey:
     return (job.dag_id, job.run_id, job.task_id, job.map_index)
 
 

@@ -200,7 +200,8 @@ def _task_of(labels: Mapping[str, str]) -> tuple[tuple[str, str, str], int]:
 def _available_runtimes(engine: str | None, kubernetes_conn_id: str) -> list[Runtime]:
     """Return the runtimes that respond: the containers of an engine, and the other installed runtimes.
 
-    Report those that do not respond, except an engine and a cluster that nobody has configured.
+    Print why a runtime does not respond. Print nothing about an engine without socket, ``DOCKER_HOST`` and
+    ``--engine``, and about a cluster that no connection, file or pod names.
     """
     from paceline.airflow.runtimes import Kubernetes, installed_runtimes, named_settings
     from paceline.runtime import DockerRuntime

@@ -209,7 +209,7 @@ def _set_deadline(options: argparse.Namespace) -> int:
 
 
 def _author_of(job: dict[str, Any]) -> str:
-    """Return the name of the user who set the deadline that the command replaces, in parentheses, or nothing."""
+    """Return which user has set the deadline that the command replaces: `` (set by ann)``, or an empty text."""
     return f" (set by {by})" if (by := job["deadline"].get("by")) else ""
 
 

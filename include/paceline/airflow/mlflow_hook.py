@@ -12,7 +12,7 @@ from airflow.sdk import BaseHook, ObjectStoragePath
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.registry import MlflowRegistry
 
-_TEXTS = {"true": True, "false": False}  # in a connection from a URI
+_BOOLEANS = {"true": True, "false": False}  # in a connection from a URI
 
 
 class MlflowHook(BaseHook):
@@ -88,7 +88,7 @@ class MlflowHook(BaseHook):
                 _url_of(connection),
                 auth=(connection.login, password) if connection.login else None,
                 headers={"Authorization": f"Bearer {password}"} if password and not connection.login else None,
-                verify=_TEXTS.get(verify, verify) if isinstance(verify, str) else verify,
+                verify=_BOOLEANS.get(verify, verify) if isinstance(verify, str) else verify,
                 open_path=open_path or (lambda uri: ObjectStoragePath(uri, conn_id=artifact_conn_id)),
                 signing_key=signing_key,
                 patience_s=patience_s,

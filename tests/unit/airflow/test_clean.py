@@ -198,7 +198,7 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("bare_machine")
-def test_runtimes_that_nobody_has_configured_are_not_reported(capsys):
+def test_missing_engine_and_unnamed_cluster_are_not_reported(capsys):
     assert [runtime.name for runtime in _clean._available_runtimes(None, "kubernetes_default")] == ["process"]
     assert capsys.readouterr().out == ""
 

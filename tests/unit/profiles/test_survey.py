@@ -178,7 +178,7 @@ def test_too_many_workers_or_too_few_points_are_rejected_before_measuring():
     bench = FormulaBench()
     with pytest.raises(InvalidInputError, match=r"axes.workers: got 4, expected at most 3"):
         Survey(bench, MACHINES, default_axes(workers=4))
-    with pytest.raises(InvalidInputError, match=r"points: got 15, expected at least 16, because 3 machines are"):
+    with pytest.raises(InvalidInputError, match=r"points: got 15, expected at least 16 \(machines to measure: 3\)"):
         Survey(bench, MACHINES, default_axes(workers=3)).run(points=15)
     assert bench.jobs == []
 

@@ -39,6 +39,18 @@ def test_file_in_another_encoding_is_rejected_with_the_remedy(tmp_path: Path) ->
         read_window("current", str(tmp_path / "a.csv"))
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le"])
+def test_header_in_another_encoding_is_rejected_with_the_remedy(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "a.csv").write_bytes("Größe;number\n1;2\n".encode(encoding))
+    with pytest.raises(InvalidInputError, match=r"got '.*a\.csv', expected .* column names in UTF-8; save it as UTF-8"):
+        read_window("current", str(tmp_path / "a.csv"))
+
+
+def test_header_without_a_name_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"got '.*a\.csv', expected a file with a header line of column names"):
+        read(tmp_path, ";;", "1;2;3")
+
+
 @pytest.mark.parametrize("rows", [['"1",5.5,a', '"2",6.5,b'], ['"Mazda RX4",5.5,a', '"Datsun 710",6.5,b']])
 def test_row_names_of_r_do_not_shift_the_columns(tmp_path: Path, rows: list[str]) -> None:
     frame = read(tmp_path, '"price","colour"', *rows)

@@ -28,6 +28,8 @@ _HEAD_CHARACTERS = 2**18  # from which the delimiter is determined
 # What may precede the header: empty lines, and a line that names the delimiter for Excel, such as `sep=;`.
 _LINE_END = r"(?:\r\n|\r|\n)"
 _BEFORE_HEADER = re.compile(rf"{_LINE_END}*(?:sep=([^\w\s\"]|\t){_LINE_END})?{_LINE_END}*")
+_HEADER = "a file with a header line of column names"
+_OTHER_ENCODING = re.compile("[\ufffd\0]")  # in a header: what replaces bytes that are not UTF-8, and half of UTF-16
 _ROW_NAME, _TRAILING = "row names\0", "trailing\0"  # columns without a name in the header
 _NOT_DATA = (_ROW_NAME, _TRAILING)
 _BLOCK_BYTES = 2**23
@@ -179,9 +181,13 @@ def _find_layout(field: str, path: Any) -> _Layout:
             rows.pop()  # the last row may be incomplete
         found[delimiter] = rows
     if not found[delimiters[0]]:
-        raise InvalidInputError(field, str(path), "a file with a header line of column names")
+        raise InvalidInputError(field, str(path), _HEADER)
     delimiter = max(delimiters, key=lambda one: (_is_regular(found[one]), len(found[one][0])))
     header, *rows = found[delimiter]
+    if not any(header):
+        raise InvalidInputError(field, str(path), _HEADER)
+    if any(map(_OTHER_ENCODING.search, header)):
+        raise InvalidInputError(field, str(path), f"{_HEADER} in UTF-8; save it as UTF-8")
     names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
     repeated = next((name for number, name in enumerate(names) if name in names[:number]), None)
     if repeated is not None:

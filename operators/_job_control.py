@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 _STORED = (ALERTS, CEILING, CLOCK, CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE)  # read once, at the start
 _LAST_WRITES = 5  # attempts, a second apart
+_HANDED_OVER_WITHIN_S = 3600.0
 _READ_WITHIN_S = 300.0
 STATUS_WITHIN_S = 15.0  # Airflow gives a cancelled trigger 30 s (`[triggerer] on_kill_timeout`)
 _STOP_WITHIN_S = 2.5
@@ -147,7 +148,7 @@ class JobControl:
             with self._task.listening(self.reads, self._receive) if self.reads else nullcontext():
                 while not self._control.done():
                     await self._transfer()
-            await self._write_rest()
+            await self._await_server()
         except TakenOverError as error:
             if error.over:
                 await self.kill()
@@ -288,6 +289,14 @@ class JobControl:
             return False
         self._state.succeed()
         return True
+
+    async def _await_server(self) -> None:
+        """Write the rest, and so wait for the API server: without it, the tries of the worker processes would fail."""
+        ended_s = self._loop.time()
+        while not await self._transfer():
+            if self._loop.time() - ended_s > _HANDED_OVER_WITHIN_S:
+                self._log.error("A worker process continues, although the API server does not respond here")
+                break
 
     async def _write_rest(self) -> None:
         for _ in range(_LAST_WRITES):

@@ -231,7 +231,8 @@ class TrainingControl(JobControl):
         return Training(self._job.settings, host, clock=self._clock, leaves=self._leaves, continues=True)
 
     def _leaves(self, status: JobStatus | None) -> bool:
-        return super()._leaves(status) or (self._host is not None and self._host.alert is not None)
+        has_alert = self._host is not None and self._host.alert is not None
+        return super()._leaves(status) or (has_alert and not self._is_failing)
 
     def _details(self) -> dict[str, Any]:
         if self._host is None or self._host.alert is None:

@@ -106,6 +106,64 @@ def test_values_of_failed_exchanges_are_written_later(task: SimulatedTask) -> No
     ]
 
 
+def test_worker_process_is_called_when_the_api_server_responds(task: SimulatedTask) -> None:
+    """Otherwise, each of its tries would fail."""
+    live, failures = Live(task), []
+
+    def fail(write: Mapping[str, Any]) -> None:
+        if live.control._control is not None and live.control._control.done() and len(failures) < 20:
+            failures.append(write)
+            raise SteeringError("away")
+
+    live.before = fail
+    assert asyncio.run(live.run()) == {"reason": "ended"}
+    assert len(failures) == 20
+    assert task.store[PACE]["state"] == "finished"
+
+
+def test_worker_process_is_called_at_last_without_the_api_server(
+    task: SimulatedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_job_control, "_HANDED_OVER_WITHIN_S", 0.05)
+    live = Live(task)
+
+    def fail(write: Mapping[str, Any]) -> None:
+        if live.control._control is not None and live.control._control.done():
+            raise SteeringError("away")
+
+    live.before = fail
+    assert asyncio.run(live.run()) == {"reason": "ended"}
+    assert "although the API server does not respond here" in task.log.text
+
+
+def test_alert_waits_for_the_api_server_and_the_job_remains_controlled(task: SimulatedTask) -> None:
+    task.settings = {"deadline": Deadline(9.0), "written": "9s"}
+    live = Live(task, has_callbacks=True)
+    pause, is_away, answers = Pause(live, 8.0), True, asyncio.Semaphore(0)
+
+    def answer(write: Mapping[str, Any]) -> None:
+        if live.control._control is not None and is_away:
+            raise SteeringError("away")
+        if not is_away:
+            answers.release()
+
+    async def run() -> dict[str, Any]:
+        nonlocal is_away
+        control = asyncio.create_task(live.run())
+        await pause.until_begun()
+        assert "Deadline of 9.0 s cannot be met" in task.log.text
+        is_away = False
+        await answers.acquire()
+        await answers.acquire()  # the control has received the first answer
+        pause.end()
+        return await control
+
+    live.before = answer
+    event = asyncio.run(run())
+    assert (event["reason"], event["alert"]["kind"]) == ("alert", "infeasible")
+    assert live.job.status().state == "running"
+
+
 def test_checkpoints_are_copied_while_the_job_is_controlled(
     task: SimulatedTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

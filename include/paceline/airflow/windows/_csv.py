@@ -29,7 +29,7 @@ _HEAD_CHARACTERS = 2**18  # from which the delimiter is determined
 _LINE_END = r"(?:\r\n|\r|\n)"
 _BEFORE_HEADER = re.compile(rf"{_LINE_END}*(?:sep=([^\w\s\"]|\t){_LINE_END})?{_LINE_END}*")
 _HEADER = "a file with a header line of column names"
-_OTHER_ENCODING = re.compile("[\ufffd\0]")  # in a header: what replaces bytes that are not UTF-8, and half of UTF-16
+_OTHER_ENCODING = re.compile("[\ufffd\0]")  # what replaces bytes that are not UTF-8, and the zero bytes of UTF-16
 _ROW_NAME, _TRAILING = "row names\0", "trailing\0"  # columns without a name in the header
 _NOT_DATA = (_ROW_NAME, _TRAILING)
 _BLOCK_BYTES = 2**23

@@ -148,7 +148,7 @@ class JobControl:
             with self._task.listening(self.reads, self._receive) if self.reads else nullcontext():
                 while not self._control.done():
                     await self._transfer()
-            await self._await_server()
+            await self._hand_over()
         except TakenOverError as error:
             if error.over:
                 await self.kill()
@@ -290,13 +290,16 @@ class JobControl:
         self._state.succeed()
         return True
 
-    async def _await_server(self) -> None:
-        """Write the rest, and so wait for the API server: without it, the tries of the worker processes would fail."""
-        ended_s = self._loop.time()
-        while not await self._transfer():
-            if self._loop.time() - ended_s > _HANDED_OVER_WITHIN_S:
+    async def _hand_over(self) -> None:
+        """Write the rest. First wait for the API server, without which the tries of the worker process would fail."""
+        if await self._transfer():
+            return
+        failed_s = self._loop.time()
+        while await self._exchange(dict, ()) is None:
+            if self._loop.time() - failed_s > _HANDED_OVER_WITHIN_S:
                 self._log.error("A worker process continues, although the API server does not respond here")
                 break
+        await self._write_rest()
 
     async def _write_rest(self) -> None:
         for _ in range(_LAST_WRITES):

@@ -185,7 +185,8 @@ class TriggerHost(Host):
         """Send the sample to Airflow's metrics, and note an alert."""
         try:
             self._metrics.send(sample)
-            alert = self.alerts.evaluate(sample)
+            # As long as an alert waits for the API server, the next one waits for its worker process.
+            alert = self.alerts.evaluate(sample) if self.alert is None else None
         except Exception:
             if not self._failed:  # log the error once, not for every sample
                 self.log.exception("Could not report metrics or alerts of this training job")

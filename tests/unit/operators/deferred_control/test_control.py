@@ -106,12 +106,16 @@ def test_values_of_failed_exchanges_are_written_later(task: SimulatedTask) -> No
     ]
 
 
+def has_ended(control: JobControl) -> bool:
+    return control._control is not None and control._control.done()
+
+
 def test_worker_process_is_called_when_the_api_server_responds(task: SimulatedTask) -> None:
     """Otherwise, each of its tries would fail."""
     live, failures = Live(task), []
 
     def fail(write: Mapping[str, Any]) -> None:
-        if live.control._control is not None and live.control._control.done() and len(failures) < 20:
+        if has_ended(live.control) and len(failures) < 20:
             failures.append(write)
             raise SteeringError("away")
 
@@ -128,7 +132,7 @@ def test_worker_process_is_called_at_last_without_the_api_server(
     live = Live(task)
 
     def fail(write: Mapping[str, Any]) -> None:
-        if live.control._control is not None and live.control._control.done():
+        if has_ended(live.control):
             raise SteeringError("away")
 
     live.before = fail
@@ -136,10 +140,22 @@ def test_worker_process_is_called_at_last_without_the_api_server(
     assert "although the API server does not respond here" in task.log.text
 
 
-def test_alert_waits_for_the_api_server_and_the_job_remains_controlled(task: SimulatedTask) -> None:
+def test_values_that_cannot_be_sent_do_not_keep_the_worker_process_waiting(task: SimulatedTask) -> None:
+    live = Live(task)
+
+    def fail(write: Mapping[str, Any]) -> None:
+        if has_ended(live.control) and write:
+            raise SteeringError("a value cannot be sent")
+
+    live.before = fail
+    assert asyncio.run(live.run()) == {"reason": "ended"}
+    assert task.store[PACE]["state"] != "finished"
+
+
+def test_alerts_wait_for_the_api_server_and_the_job_remains_controlled(task: SimulatedTask) -> None:
     task.settings = {"deadline": Deadline(9.0), "written": "9s"}
     live = Live(task, has_callbacks=True)
-    pause, is_away, answers = Pause(live, 8.0), True, asyncio.Semaphore(0)
+    pause, is_away, answers = Pause(live, 10.0), True, asyncio.Semaphore(0)  # it has missed its deadline then
 
     def answer(write: Mapping[str, Any]) -> None:
         if live.control._control is not None and is_away:
@@ -162,6 +178,9 @@ def test_alert_waits_for_the_api_server_and_the_job_remains_controlled(task: Sim
     event = asyncio.run(run())
     assert (event["reason"], event["alert"]["kind"]) == ("alert", "infeasible")
     assert live.job.status().state == "running"
+    live.before = lambda write: None
+    task.store[ALERTS] = event["alerts"]  # as the worker process does
+    assert asyncio.run(live.run())["alert"]["kind"] == "missed"
 
 
 def test_checkpoints_are_copied_while_the_job_is_controlled(

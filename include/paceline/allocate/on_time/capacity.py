@@ -154,14 +154,21 @@ class Capacity:
         return _follow(runs, curve, last.max_devices, work, held, change_s, wait_s)
 
     def extend(self, reservation: Reservation, seconds: float, deadline_s: float) -> Reservation | None:
-        """Reserve a job's last devices for longer; ``None`` if other jobs have them or the deadline is earlier."""
+        """Reserve a job's last devices for longer; ``None`` if other jobs have them or the deadline is earlier.
+
+        Call it when all jobs are planned: a later ``fit`` need not see what it reserves.
+        """
         last_s, number = reservation.runs[-1]
-        ends_s, free = self._spans.ends_list_s, self._free_devices()
-        begin, end = (bisect_left(ends_s, one_s) + 1 for one_s in (last_s, last_s + seconds))
-        if last_s + seconds > self._spans.last_end_s(deadline_s) or (free[begin:end] < number).any():
+        longer_s = last_s + seconds
+        if longer_s > self._spans.last_end_s(deadline_s):
             return None
-        free[begin:end] -= number
-        return reservation._replace(runs=(*reservation.runs[:-1], (last_s + seconds, number)))
+        if self._unreserved < 0 or self._free is not None:  # otherwise each job can keep its devices for ever
+            ends_s, free = self._spans.ends_list_s, self._free_devices()
+            begin, end = bisect_left(ends_s, last_s) + 1, bisect_left(ends_s, longer_s) + 1
+            if (free[begin:end] < number).any():
+                return None
+            free[begin:end] -= number
+        return Reservation((*reservation.runs[:-1], (longer_s, number)), reservation.device_s, reservation.max_devices)
 
     def has(self, reservation: Reservation) -> bool:
         """Return whether the devices of a reservation are free."""
@@ -183,10 +190,14 @@ class Capacity:
     def _runs(self, curve: SpeedUpCurve, spans: int) -> list[_Run]:
         """Return runs with the largest useful numbers of free devices in the first ``spans`` spans."""
         devices = curve.largest_up_to.take(self._free_devices()[:spans], mode="clip")
-        last = (devices[1:] != devices[:-1]).nonzero()[0]
-        ends_s = [self._spans.ends_list_s[index] for index in [*last.tolist(), spans - 1]]
-        numbers = [*devices.take(last).tolist(), int(devices[-1])]
-        return list(zip([self._spans.now_s, *ends_s], ends_s, numbers, strict=False))
+        last = (devices[1:] != devices[:-1]).nonzero()[0].tolist()
+        last.append(spans - 1)
+        begin_s, ends_s, runs = self._spans.now_s, self._spans.ends_list_s, []
+        for index in last:
+            end_s = ends_s[index]
+            runs.append((begin_s, end_s, devices.item(index)))
+            begin_s = end_s
+        return runs
 
     def ends_s(self, curve: SpeedUpCurve, work: float, change_s: float = 0.0) -> dict[int, float]:
         """Return a job's end time for each maximum number of devices with which it ends.

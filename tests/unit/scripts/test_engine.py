@@ -1,9 +1,11 @@
-"""``docker/engine`` keeps files and engines that are not its own; stubs stand for the engine and its client."""
+"""``docker/engine`` keeps files and engines that are not its own; in most tests, stubs stand for the engine."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -115,6 +117,37 @@ def test_bridge_is_removed_if_the_engine_ends_at_once(engine: Run, programs: Pat
     lines = (tmp_path / "ip.log").read_text().splitlines()
     (bridge,) = {line.split()[1] for line in lines if line.startswith("add pace")}
     assert lines[-1] == f"delete {bridge}"
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, ("dockerd", "docker", "ip"))), reason="needs root, dockerd and ip"
+)
+def test_bridges_of_networks_are_removed_with_a_real_engine(
+    project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("e")
+
+    def run(*command: str) -> str:
+        environment = {**os.environ, "DOCKER_HOST": f"unix://{folder}/docker.sock"}
+        done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=120)
+        return done.stdout
+
+    script = str(project / "docker" / "engine")
+    try:
+        run(script, "start", str(folder))
+        bridge = f"br-{run('docker', 'network', 'create', 'kept')[:12]}"
+        assert bridge in names_of_interfaces()
+        run(script, "stop", str(folder))
+        assert bridge not in names_of_interfaces()
+        run(script, "start", str(folder))
+        assert bridge in names_of_interfaces()  # the network has its bridge again
+    finally:
+        run(script, "remove", str(folder))
+    assert bridge not in names_of_interfaces()
+
+
+def names_of_interfaces() -> list[str]:
+    return [name for _, name in socket.if_nameindex()]
 
 
 @pytest.mark.parametrize("default", ["default", "128.0.0.0/1"])

@@ -83,7 +83,7 @@ free: 0.25 of GPU 1
     if not ids:
         raise InvalidInputError("gpus", part, "0, because there are no GPUs")
     free = {gpu: round(1 - parts.get(gpu, 0.0), 6) for gpu in ids if gpu not in used}
-    fitting = [gpu for gpu in free if part <= free[gpu]]
+    fitting = [gpu for gpu in free if round(part, 6) <= free[gpu]]  # so that three jobs with a third each fit
     if not fitting:
         left = ", ".join(f"{amount:g} of GPU {gpu}" for gpu, amount in free.items() if amount > 0)
         raise RuntimeUnavailableError(

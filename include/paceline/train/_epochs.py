@@ -8,6 +8,7 @@ which then restores the state of the checkpoint.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from numbers import Integral
@@ -42,7 +43,8 @@ class Epochs:
         self._resume: Resume | None = None  # until the interrupted epoch has reached its inner loop
         self._loaders_before: Collection[Any] = ()  # created before the loop over epochs
         self._start: dict[str, Any] = {}  # states of the global random generators at the start of the epoch
-        self._batches: Generator[Any] | None = None  # the batches of this epoch
+        # The batches of this epoch. A `break` in the body drops its own reference, which ends them.
+        self._batches: weakref.ref[Generator[Any]] | None = None
         self._entered = self._iterated = False
 
     def __len__(self) -> int:
@@ -85,8 +87,9 @@ class Epochs:
             raise RuntimeError(
                 "the loop over batches of this epoch has already run: call track() again for another loop"
             )
-        self._batches = self._read(loop)
-        return self._batches
+        batches = self._read(loop)
+        self._batches = weakref.ref(batches)
+        return batches
 
     def _read(self, loop: Loop[Any]) -> Generator[Any]:
         session = _session.current
@@ -158,8 +161,8 @@ class Epochs:
             while self._loop is None or not self._loop.over:
                 self._start, self._entered, self._batches = rng.capture(), False, None
                 yield self._numbers[epoch]
-                if self._batches is not None:
-                    self._batches.close()  # counts the last batch, if the body has left its loop and holds the iterator
+                if self._batches is not None and (batches := self._batches()) is not None:
+                    batches.close()  # counts the last batch, if the body has left its loop and holds the iterator
                 if not self._entered or self._loop is None:
                     accepted = "a loop over track(loader) in the body of track_epochs()"
                     raise bad_value("track_epochs", f"no batches in epoch {self._numbers[epoch]}", accepted)

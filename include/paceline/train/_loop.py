@@ -253,6 +253,8 @@ class Loop(Generic[T]):
         """Yield the ``batches`` of a pass, and save and show the progress between them."""
         clock, source = session.clock, self.source
         self._epoch_began_s = clock()
+        if source is not None and source.reads_epochs:
+            self.read_length()
         has_end = source is not None and source.reads_epochs and self._length is not None
         self._last_of_epoch = self._epoch_done + (self._length or 0) - 1 if has_end else -1
         try:
@@ -281,7 +283,14 @@ class Loop(Generic[T]):
         length = data.epoch_length(loader)
         if length == 0:
             raise bad_value("loader", "0 batches", "at least 1 batch: is the data set empty or too small?")
-        self.loader, self._length = loader, length
+        self.loader, self._length, self._given_length = loader, length, length
+
+    def read_length(self) -> None:
+        """Read how many batches the epoch that begins has: after ``set_epoch``, a sampler may have more or fewer."""
+        length = data.epoch_length(self.loader)
+        if self._length is not None and length not in (None, self._length):
+            self._length = self._epoch_batches = length
+            self.total = self._planned_total()
 
     def end_pass(self, session: _session.Session) -> None:
         """After the body of an epoch of ``track_epochs``: end the epoch, and save and show the progress if due."""
@@ -317,9 +326,9 @@ class Loop(Generic[T]):
         if position.loop > self.number:
             return resume
         begun = position.batch or not self._within_epochs  # the next epoch of track_epochs may have another length
-        if begun and self._length is not None and position.epoch_length not in (None, self._length):
+        if begun and self._given_length is not None and position.epoch_length not in (None, self._given_length):
             accepted = f"{position.epoch_length} as in the checkpoint, or another checkpoint folder"
-            raise bad_value("batches in an epoch", self._length, accepted)
+            raise bad_value("batches in an epoch", self._given_length, accepted)
         self.epoch, self.done, self.stopped = position.epoch, position.done, position.stopped
         if self.monitor is not None:
             self.monitor.restore(position.curve)
@@ -426,7 +435,7 @@ class Loop(Generic[T]):
             batch=self.batch,
             done=self.done,
             total=self.total,
-            epoch_length=self._length,
+            epoch_length=self._given_length,
             ended=ended,
             stopped=self.stopped,
             curve=self.monitor.points if self.monitor is not None else (),

@@ -183,6 +183,14 @@ def test_parts_of_a_gpu_are_one_at_most_together_and_leave_other_gpus_to_whole_j
     assert (read_json(Scratch(Path(third.id)).job) or {})["gpus"] == 0.75
 
 
+@pytest.mark.parametrize("jobs", [3, 6, 7, 9])
+def test_equal_parts_of_a_gpu_fit_together(jobs: int) -> None:
+    parts = {"0": (jobs - 1) * (1 / jobs)}
+    assert gpus.choose_part(["0"], set(), parts, 1 / jobs) == "0"
+    with pytest.raises(RuntimeUnavailableError):
+        gpus.choose_part(["0"], set(), parts, 1 / jobs + 1e-5)
+
+
 TRAINS = """
 import os, time
 from paceline.train import track

@@ -133,6 +133,38 @@ def test_set_epoch_of_the_sampler_is_called(tmp_path):
     assert order == [0, 1, 2, 3, 4, 1, 2, 3, 4, 0, 2, 3, 4, 0, 1]
 
 
+class Buckets:
+    """A batch sampler whose epochs have 2, 4 and 1 batches, as it says after ``set_epoch``."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return (2, 4, 1)[self.epoch]
+
+    def __iter__(self):
+        return iter([[number] for number in range(len(self))])
+
+
+@pytest.mark.parametrize("stop_after", range(1, 7))
+def test_sampler_may_have_another_length_in_each_epoch(tmp_path, stop_after):
+    ends, totals = [], []
+    for batches in (stop_after, 7 - stop_after):
+        _session.current = _session.Session()
+        checkpoint(model=torch.nn.Identity(), path=tmp_path, every_s=0)
+        loop = track(DataLoader(Samples(4), batch_sampler=Buckets()), epochs=3)
+        for number, _ in enumerate(loop):
+            if number == batches:
+                break
+            totals.append(loop.total)
+            if loop.epoch_end:
+                ends.append((loop.epoch, loop.batch))
+    assert ends == [(0, 1), (1, 3), (2, 0)]
+    assert totals[-1] == 7
+
+
 GENERATORS = {
     "torch": lambda: torch.Generator().manual_seed(5),
     "RandomState": lambda: numpy.random.RandomState(5),

@@ -420,6 +420,17 @@ def test_validation_between_the_epochs_counts_for_the_share_of_the_gpu_and_the_l
     assert calls == ["close", "load", "begin", "a", "leave, counts", "validate"] * 2 + ["close"]
 
 
+def test_break_in_an_epoch_gives_back_the_turn_before_the_rest_of_the_body(gpu_share):
+    for epoch in track_epochs(2):
+        for batch in (loop := track("abc")):
+            if batch == "b":
+                break
+        assert loop.done == 2 * (epoch + 1)
+        gpu_share.calls.append("validate")
+    for index, call in enumerate(gpu_share.calls):
+        assert call != "validate" or gpu_share.calls[index - 1] == "leave, counts"
+
+
 def test_loop_that_is_left_ends_its_turn_on_the_gpu(recorder, gpu_share):
     for _ in Loop("ab", display=recorder):
         break

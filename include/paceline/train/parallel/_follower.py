@@ -171,7 +171,9 @@ class Follower(BatchSource):
         loop.set_position(**command["position"])
         if "group" not in command:
             data.rewind(self._loader, command["start"])
-            return data.start_epoch(self._loader, loop.epoch)
+            batches = data.start_epoch(self._loader, loop.epoch)
+            loop.read_length()
+            return batches
         group = command["group"]
         self._rank, world_size = group["rank"], group["world"]
         self._replica.join(group["file"], self._rank, world_size, self._session.parts if group["joining"] else {})
@@ -179,9 +181,11 @@ class Follower(BatchSource):
         sampler = loop.loader.batch_sampler
         self._slices = SlicedBatches(sampler, self._rank, world_size, self._replica.min_samples)
         self._loader = with_batch_sampler(loop.loader, self._slices)
-        return data.resume_epoch(
+        batches = data.resume_epoch(
             self._loader, loop.epoch, Resume(loop.position(), command["start"], command["now"], {})
         )
+        loop.read_length()
+        return batches
 
     def _receive(self) -> Any:
         arrivals = self._replica.arrivals

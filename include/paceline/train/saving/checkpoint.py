@@ -43,9 +43,9 @@ class Position:
     """The position of a job in its training data.
 
     ``loop`` counts the script's ``track`` loops from 0, ``batch`` the batches done in ``epoch``. ``epoch_length`` is
-    ``None`` for a loader without a length. ``ended`` is true when the loop is over, ``stopped`` if ``stop_early`` ended
-    the loop. ``curve`` lists pairs of the epochs done and the value of the monitored metric; ``metric_reported`` is
-    true if there is a newer value.
+    the length of the loader before its first epoch, ``None`` without one. ``ended`` is true when the loop is over,
+    ``stopped`` if ``stop_early`` ended the loop. ``curve`` lists pairs of the epochs done and the value of the
+    monitored metric; ``metric_reported`` is true if there is a newer value.
     """
 
     loop: int

@@ -46,7 +46,12 @@ class Planner:
 
     def feasible(self) -> list[int]:
         """Return the jobs that are on time on their fastest numbers of devices, in deadline order."""
-        return [index for index, case in enumerate(self.due) if case.is_fast_enough(self._now_s)]
+        now_s = self._now_s
+        return [
+            index
+            for index, case in enumerate(self.due)
+            if case.curve.is_fast_enough(case.work_left, case.deadline_s - now_s)
+        ]
 
     def weight(self, chosen: Iterable[int]) -> float:
         """Return the total weight of jobs."""

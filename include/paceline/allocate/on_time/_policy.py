@@ -107,13 +107,21 @@ class OnTime(Policy):
                 case.keeps_until_s = self._began_s[case.job.name] + case.min_run_s
         planned, late = self._plan(cases, node, now_s)
         devices_of = distribute(planned, late, node.devices, now_s)
-        counted = [(case.job.name, case, devices_of.get(case.job.name, 0)) for case in cases]
-        running = [one for one in counted if one[2]]
-        self._began_s = {name: self._began_s.get(name, -inf) if case.held else now_s for name, case, _ in running}
+        placements, reasons, began_s, late_names = {}, {}, {}, []
+        for case in cases:
+            name = case.job.name
+            count = devices_of.get(name, 0)
+            if count:
+                placements[name] = _placement(case.job.held, node, count)
+                began_s[name] = self._began_s.get(name, -inf) if case.held else now_s
+            reasons[name] = self._reason(case, count, now_s)
+            if not case.is_on_time:
+                late_names.append(name)
+        self._began_s = began_s
         return Allocation(
-            placements={name: _placement(case.job.held, node, count) for name, case, count in running},
-            reasons={name: self._reason(case, count, now_s) for name, case, count in counted},
-            late=frozenset(case.job.name for case in cases if not case.is_on_time),
+            placements=placements,
+            reasons=reasons,
+            late=frozenset(late_names),
             replan_s=min((case.planned.changes_s for case in planned if case.planned), default=inf)
             if self.keeps_promises
             else inf,

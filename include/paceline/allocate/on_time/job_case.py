@@ -104,10 +104,6 @@ class JobCase:
         state = (self.deadline_s, self.held, self.change_s, self.wait_s)
         return None if last is None else capacity.keep(last, self.curve, self.work_left, *state)
 
-    def is_fast_enough(self, now_s: float) -> bool:
-        """Return whether the job is on time on its fastest number of devices."""
-        return self.curve.is_fast_enough(self.work_left, self.deadline_s - now_s)
-
     def demand(self, now_s: float, number: int) -> DeadlineDemand:
         """Return the fewest device seconds that meet the deadline, for the job with this number."""
         within_s = self.deadline_s - now_s

@@ -220,6 +220,7 @@ class DeadlineTrainingOperator(JobOperator):
         self._host: TaskHost | None = None
         self._training: Training | None = None
         self._waited_since: datetime | None = None  # the time from which the deadline counts, after a deferral
+        self._waits_here = False  # whether this process waits for devices, because the triggerer could not
         self._event: dict[str, Any] | None = None  # with which the triggerer has left the control of the job
         self._result: TrainingResult | None = None
         _arguments.check(self)
@@ -282,9 +283,13 @@ class DeadlineTrainingOperator(JobOperator):
         is_share = gpus < 1 or (self._allocates_gpus and self.quantum < 1)
         return gpus if is_share and not self.on_fleet else 0
 
-    def execute_granted(self, context: Context, event: object, waited_since: str) -> dict[str, Any]:
-        """Start the job after its first grant, for which :class:`~paceline.operators.triggers.GrantTrigger` waited."""
+    def execute_granted(self, context: Context, event: dict[str, Any], waited_since: str) -> dict[str, Any]:
+        """Start the job after its first grant, for which :class:`~paceline.operators.triggers.GrantTrigger` waited.
+
+        If the trigger has failed, which its ``event`` says, this process waits for the grant.
+        """
         self._waited_since = datetime.fromisoformat(waited_since)
+        self._waits_here = "reason" in event
         return self.execute(context)
 
     def execute_continued(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
@@ -379,7 +384,7 @@ class DeadlineTrainingOperator(JobOperator):
             host,
             on_drain=self.on_drain,
             clock=clock,
-            waits_here=not self.deferrable,
+            waits_here=self._waits_here or not self.deferrable,
             waited_since=self._waited_since,
             leaves=(lambda status: status is None and not host.calls_back) if self._hands_over(host) else None,
             continues=event is not None,

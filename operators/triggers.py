@@ -50,8 +50,17 @@ class GrantTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", {"job": self.job}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield one event when the task is to decide: devices are granted, or the deadline is refused."""
-        settled = _settled()
+        """Yield one event when the task is to decide: devices are granted, the deadline is refused, or an error."""
+        settled, event = _settled(), dict[str, str]()
+        try:
+            await self._wait()
+        except Exception:  # without an event, Airflow would fail the try
+            self.log.exception("A worker process waits for the devices")
+            event = {"reason": "error"}
+        await settled
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    async def _wait(self) -> None:
         await _import("paceline.run")
         from paceline.airflow.steering import SteeredTask, SteeringError, TakenOverError
         from paceline.run import RemoteState, WaitingJob
@@ -83,11 +92,9 @@ class GrantTrigger(BaseTrigger):
             try:
                 state.post(queue.step(state.newest()))
             except DeadlineInfeasibleError:
-                break  # the task finds the same, and fails
+                return  # the task finds the same, and fails
             if queue.granted is not None:
-                break
-        await settled
-        yield TriggerEvent({})  # type: ignore[no-untyped-call]
+                return
 
 
 class JobTrigger(BaseTrigger):

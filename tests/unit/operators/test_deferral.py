@@ -8,7 +8,7 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,7 +92,12 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triggers, "_clock", clock)
 
 
-def run_trigger(monkeypatch: pytest.MonkeyPatch, job: WaitingJob, *answers: Mapping[str, Any] | Exception) -> FakeTask:
+def run_trigger(
+    monkeypatch: pytest.MonkeyPatch,
+    job: WaitingJob,
+    *answers: Mapping[str, Any] | Exception,
+    event: Mapping[str, Any] = MappingProxyType({}),
+) -> FakeTask:
     """Run the trigger until it yields its event."""
     task = FakeTask(answers)
     monkeypatch.setattr(steering, "SteeredTask", task)
@@ -102,7 +107,7 @@ def run_trigger(monkeypatch: pytest.MonkeyPatch, job: WaitingJob, *answers: Mapp
     async def first_event() -> Any:
         return await anext(trigger.run())
 
-    assert asyncio.run(first_event()).payload == {}
+    assert asyncio.run(first_event()).payload == event
     assert next(task.answers, None) is None
     return task
 
@@ -145,6 +150,11 @@ def test_refused_deadline_lets_the_task_decide(monkeypatch: pytest.MonkeyPatch) 
     refused = Ceiling(0.0, 1, deadline_s=600.0, fits=False, earliest_s=900.0).to_json()
     job = WaitingJob(Settings(deadline=Deadline(600.0), on_infeasible="fail"), JOB.limits, 600.0, None, NOW, "training")
     run_trigger(monkeypatch, job, {CEILING: refused})
+
+
+def test_worker_process_waits_if_the_trigger_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, Airflow would fail the try."""
+    run_trigger(monkeypatch, JOB, WAITS, {CEILING: {"devices": "many"}}, event={"reason": "error"})
 
 
 def test_hash_is_stored_again_if_airflow_fails(monkeypatch: pytest.MonkeyPatch) -> None:

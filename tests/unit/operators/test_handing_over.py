@@ -95,6 +95,18 @@ def test_control_is_left_to_the_triggerer(
         assert (task._why_not() is None) == expected
 
 
+@pytest.mark.parametrize(("event", "here"), [({}, False), (ERROR, True)])
+def test_worker_process_waits_for_devices_only_if_the_trigger_has_failed(
+    tmp_path: Path, context: Any, event: dict[str, Any], here: bool
+) -> None:
+    task = a_task(tmp_path, shared=True, deferrable=True)
+    found: list[Any] = []
+    task.execute = lambda context: found.append(task.new_training(context))  # type: ignore[assignment, method-assign]
+    since = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    task.execute_granted(context, event, since.isoformat())
+    assert (found[0].arguments["waits_here"], found[0].arguments["waited_since"]) == (here, since)
+
+
 def continued(task: DeadlineTrainingOperator, context: Any, event: dict[str, Any]) -> Any:
     """Return the training with which a worker process continues after the event of the trigger."""
     found: list[Any] = []

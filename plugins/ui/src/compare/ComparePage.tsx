@@ -5,7 +5,7 @@ import { Link, useSearchParams } from "react-router-dom";
 import { getHistory, getModel, getRunJobs, jobKey } from "../api";
 import { formatTime, isEnded } from "../format";
 import { GuideLink } from "../look/GuideLink";
-import { Loading } from "../look/Loading";
+import { Loading, Problem } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { modelPath, MOST_COMPARED, type VersionRow, versionsOf } from "../model/versionsOf";
 import { runPath } from "../retraining/RunLink";
@@ -42,7 +42,7 @@ export function ComparePage() {
       <Heading as="h1" size="xl" overflowWrap="anywhere">
         Runs of {model}
       </Heading>
-      {query.isError ? <Notice kind="error">{query.error.message}</Notice> : null}
+      <Problem query={query} />
       {query.isPending ? <Loading query={query} height="20rem" /> : null}
       {query.data && !rows.length ? (
         <Notice>

@@ -4,6 +4,7 @@ import { useQuery } from "@tanstack/react-query";
 import { getXComs } from "../api";
 import type { ConceptDrift, DriftReport, FeatureDrift, QualityProblem } from "../contract";
 import { Breakable } from "../look/Breakable";
+import { Problem } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { Distribution } from "./Distribution";
 import { Statistics } from "./Statistics";
@@ -35,7 +36,7 @@ export function DriftReports({
   const shown = (reports.data?.entries ?? []).filter((entry) => isReport(entry.value));
   return (
     <Stack gap={6}>
-      {reports.isError ? <Notice kind="error">Drift reports: {reports.error.message}</Notice> : null}
+      <Problem query={reports} of="Drift reports" />
       {further ? (
         <Notice kind="warning">
           At most {further} further report{further === 1 ? " is" : "s are"} not shown here: open the page of their task.

@@ -16,7 +16,7 @@ vi.mock("@tanstack/react-query", () => ({
 }));
 vi.mock("react-router-dom", () => ({ useNavigate: () => null, useSearchParams: () => [new URLSearchParams()] }));
 vi.mock("../look/GuideLink", () => ({ GuideLink: () => null }));
-vi.mock("../look/Loading", () => ({ Loading: () => null }));
+vi.mock("../look/Loading", () => ({ Loading: () => null, Problem: () => null }));
 vi.mock("../look/Notice", () => ({ Notice: () => null }));
 vi.mock("./HistoryPicture", () => ({ HistoryPicture: () => null }));
 vi.mock("./HistoryTable", () => ({ HistoryTable: () => null }));

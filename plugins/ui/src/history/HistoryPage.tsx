@@ -6,7 +6,7 @@ import { useNavigate, useSearchParams } from "react-router-dom";
 import { getDriftHistory, getSubjects, subjectQuery } from "../api";
 import type { HistoryCheck, Subject } from "../contract";
 import { GuideLink } from "../look/GuideLink";
-import { Loading } from "../look/Loading";
+import { Loading, Problem } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { HistoryPicture } from "./HistoryPicture";
 import { HistoryTable } from "./HistoryTable";
@@ -32,7 +32,7 @@ export function HistoryPage() {
   const choices = shown && !isKnown ? [shown, ...known] : known;
   return (
     <Stack gap={4}>
-      {watched.isError ? <Notice kind="error">{watched.error.message}</Notice> : null}
+      <Problem query={watched} of="List of models" />
       {watched.isPending ? <Loading query={watched} height="2rem" /> : null}
       {watched.data && !shown ? (
         <Notice>
@@ -76,7 +76,7 @@ function History({ subject }: { subject: Subject }) {
   const hasOlder = !!history?.older && offset + CHECKS <= MAX_OFFSET;
   return (
     <Stack gap={3} as="section" aria-label={`Drift history of ${nameOf(subject)}`}>
-      {query.isError ? <Notice kind="error">{query.error.message}</Notice> : null}
+      <Problem query={query} />
       {query.isPending ? <Loading query={query} height="20rem" /> : null}
       {history && !history.checks.length ? (
         <Notice>

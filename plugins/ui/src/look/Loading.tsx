@@ -26,6 +26,12 @@ export function problemOf({ error, failureReason, data, dataUpdatedAt }: Request
   return `${message.replace(/\.?$/, ".")} The data on this page are from ${formatTime(at)}.`;
 }
 
+/** Why the newest request of a query has failed, after the name of what it requests, if there are others. */
+export function Problem({ query, of }: { query: Requested; of?: string }) {
+  const problem = problemOf(query);
+  return problem ? <Notice kind="error">{of ? `${of}: ${problem}` : problem}</Notice> : null;
+}
+
 /** A placeholder until the first data of a query arrive. After a failed request, or a few seconds, it says why. */
 export function Loading({ query, height }: { query: { failureReason: Error | null }; height: string }) {
   const [isSlow, setSlow] = useState(false);

@@ -8,7 +8,7 @@ import type { ChampionReading, ModelView, ShownPromotion } from "../contract";
 import { formatTime } from "../format";
 import { historyPath } from "../history/subjects";
 import { GuideLink } from "../look/GuideLink";
-import { Loading } from "../look/Loading";
+import { Loading, Problem } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { ChampionForm } from "./ChampionForm";
 import { VersionTable } from "./VersionTable";
@@ -47,7 +47,7 @@ export function ModelPage() {
           {registry}
         </Text>
       </Stack>
-      {query.isError ? <Notice kind="error">{query.error.message}</Notice> : null}
+      <Problem query={query} />
       {query.isPending ? <Loading query={query} height="20rem" /> : null}
       {query.data ? <Versions view={query.data} /> : null}
     </Stack>

@@ -4,7 +4,7 @@ import type { UnstartedJob } from "../contract";
 import { DriftReports } from "../drift/DriftReports";
 import { formatTime, shortName } from "../format";
 import { GuideLink } from "../look/GuideLink";
-import { Loading, problemOf } from "../look/Loading";
+import { Loading, Problem } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { unstartedStatus } from "../retraining/recentJobs";
 import { groupJobs } from "./groupJobs";
@@ -32,12 +32,11 @@ export function RunPage({
     (job) => !taskId || (job.task_id === taskId && job.map_index === Number(mapIndex ?? -1)),
   );
   const histories = useHistories(jobs);
-  const problem = problemOf(run);
   const [timeKind, setTimeKind] = useTimeKind();
   if (run.isPending) return <Loading query={run} height="20rem" />;
   return (
     <Stack gap={6}>
-      {problem ? <Notice kind="error">{problem}</Notice> : null}
+      <Problem query={run} />
       {unstarted.map((job) => (
         <Notice key={`${job.task_id} ${job.map_index}`} kind={job.state === "failed" ? "error" : "warning"}>
           {unstartedText(job)}

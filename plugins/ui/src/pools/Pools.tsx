@@ -4,7 +4,7 @@ import { Link } from "react-router-dom";
 
 import { getPools } from "../api";
 import { formatDevices, unitOfPool } from "../format";
-import { Loading } from "../look/Loading";
+import { Loading, Problem } from "../look/Loading";
 import { Notice } from "../look/Notice";
 import { StatusBadge } from "../look/StatusBadge";
 import { GuideLink } from "../look/GuideLink";
@@ -20,7 +20,7 @@ export function Pools() {
   const pools = useQuery({ queryKey: ["pools"], queryFn: getPools, refetchInterval: REFRESH_MS });
   return (
     <Stack gap={3}>
-      {pools.isError ? <Notice kind="error">{pools.error.message}</Notice> : null}
+      <Problem query={pools} />
       {pools.isPending ? <Loading query={pools} height="4rem" /> : null}
       {pools.data && !pools.data.length ? (
         <Notice>

@@ -30,6 +30,7 @@ _KILL_WITHIN_S = 25.0  # less than Airflow's `[triggerer] on_kill_timeout`
 _FULL = 2  # generation of objects at which a full garbage collection looks
 _THAW_EVERY_S = 3600.0
 _asking = Lock()
+_ending: set[asyncio.Future[None]] = set()
 
 
 class GrantTrigger(BaseTrigger):
@@ -152,6 +153,8 @@ class JobTrigger(BaseTrigger):
             assert self.task_instance is not None  # as in ``run``
             self._control = make(SteeredTask(self.task_instance, secret=""))
         ending = asyncio.ensure_future(self._control.kill())
+        _ending.add(ending)  # an event loop holds its tasks only weakly, and this one may outlive the method
+        ending.add_done_callback(_ending.discard)
         ends_s = asyncio.get_running_loop().time() + _KILL_WITHIN_S
         while not ending.done() and asyncio.get_running_loop().time() < ends_s:
             with suppress(asyncio.CancelledError):  # Airflow cancels this method again every second until it has ended

@@ -55,6 +55,7 @@ def compare_vectors(
     chosen = [series.iloc[rows] for series, rows in zip((reference, current), taken, strict=True)]
     vectors: NDArray[np.float64] = np.concatenate([np.stack(series.to_list()).astype(float) for series in chosen])
     labels = np.repeat([0, 1], [len(series) for series in chosen])
-    components = PCA(min(COMPONENTS, *vectors.shape), random_state=0).fit_transform(vectors)
+    with np.errstate(invalid="ignore"):  # equal vectors have no variance, of which PCA computes shares
+        components = PCA(min(COMPONENTS, *vectors.shape), random_state=0).fit_transform(vectors)
     auc, p_value = distinguish(components, labels, join_units(units, taken) or find_copies(vectors, labels))
     return TestResult(auc, p_value, max(0.0, 2.0 * auc - 1.0))

@@ -19,6 +19,7 @@ _ACCEPTED = (
     "a pandas DataFrame, or a data frame with Arrow's stream interface (Polars, pyarrow, DuckDB and others); "
     "convert other objects with their method to_pandas, to_arrow or collect"
 )
+_HALF_PRECISION = ("float16", "halffloat[pyarrow]")
 _INTEGERS = tuple(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64))
 
 
@@ -41,6 +42,9 @@ def check_window(field: str, frame: object) -> pd.DataFrame:
     duplicated = table.columns[table.columns.duplicated()]
     if len(duplicated):
         raise InvalidInputError(field, duplicated[0], "unique column names")
+    # Neither pandas nor Arrow can group values of half precision.
+    halves = [name for name in table.columns if str(table[name].dtype) in _HALF_PRECISION]
+    table = table.astype(dict.fromkeys(halves, "float32"))
     return table
 
 

@@ -78,3 +78,15 @@ def test_other_object_is_rejected_and_the_error_names_the_accepted_ones(frame: A
         InvalidInputError, match=rf"^current: got .*({found}).*, expected a pandas DataFrame, or .*Polars"
     ):
         compare(pl.DataFrame({"temp": [1.0]}), frame)
+
+
+def test_values_of_half_precision_are_compared() -> None:
+    values = np.random.default_rng(0).normal(size=600).astype("float16")
+    frames = [
+        pd.DataFrame({"temp": values}),
+        pa.table({"temp": pa.array(values)}),
+        pd.DataFrame({"temp": pd.Series(pa.array(values), dtype=pd.ArrowDtype(pa.float16()))}),
+    ]
+    for frame in frames:
+        assert compare(frame, frame).verdict == "no drift"
+        assert compare(frame, pd.DataFrame({"temp": values + np.float16(1)})).drifted_features == ["temp"]

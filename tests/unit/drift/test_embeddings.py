@@ -155,3 +155,9 @@ def test_ranges_as_text_are_categories() -> None:
     ranges = np.random.default_rng(0).choice(["[0, 10]", "[10, 20]"], 500)
     report = compare(frame(ranges), frame(ranges, 1))
     assert (feature(report).verdict, feature(report).kind) == ("no drift", "categorical")
+
+
+def test_equal_vectors_are_compared_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    frame = pd.DataFrame({"vector": [[1.0, 2.0]] * 500})
+    assert compare(frame, frame).verdict == "no drift"
+    assert not recwarn.list

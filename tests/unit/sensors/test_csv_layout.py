@@ -175,3 +175,43 @@ def test_file_with_only_a_header_has_no_rows(tmp_path: Path) -> None:
     (tmp_path / "today.csv").write_text("price,qty\n")
     report = DriftCheck(str(tmp_path / "train.csv"), str(tmp_path / "today.csv")).run()
     assert report.reason == "current: got 0 rows, expected at least 100 (minimum_samples)"
+
+
+def test_header_without_a_line_end_has_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("price,qty")
+    assert read_window("current", str(tmp_path / "a.csv")).frame.shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("lines", "row"),
+    [
+        (['1,"x', "2,y"], 2),
+        ([*["1,x"] * 9, '2,"a""b', "3,y"], 11),
+    ],
+)
+@pytest.mark.parametrize("columns", [["qty", "text"], ["qty"]])
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_open_quote_does_not_hide_the_rest_of_the_file(
+    tmp_path: Path, lines: list[str], row: int, columns: list[str], end: str
+) -> None:
+    (tmp_path / "a.csv").write_text("\n".join(["qty,text", *lines]) + end)
+    with pytest.raises(InvalidInputError, match=f"whose row {row} has a closing quote; it has the rest of the file in"):
+        read_window("current", str(tmp_path / "a.csv"), columns=columns)
+
+
+@pytest.mark.parametrize("end", ["", "\n", " \r\n"])
+def test_last_field_may_contain_line_ends(tmp_path: Path, end: str) -> None:
+    (tmp_path / "a.csv").write_text('qty,text\n1,x\n2,"y\nz"' + end)
+    assert len(read_window("current", str(tmp_path / "a.csv")).frame) == 2
+
+
+def test_rows_longer_than_the_first_characters_are_read(tmp_path: Path) -> None:
+    names = [f"column{number}" for number in range(60_000)]
+    lines = [",".join(names), *[",".join(["1.25"] * len(names))] * 3]
+    path = write(tmp_path / "a.csv", *lines)
+    assert read_window("current", path, columns=names[:2]).frame.shape == (3, 2)
+
+
+def test_field_that_is_too_long_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"first row has fields of at most 131,072 characters"):
+        read(tmp_path, "qty,text", "1," + 200_000 * "x", "2,y")

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _DELIMITERS = (",", ";", "\t", "|")
-_HEAD_CHARACTERS = 2**18  # from which the delimiter is determined
+_HEAD_CHARACTERS = 2**18  # from which the delimiter is determined; more if the header and the first row are longer
+_LEAST_HEAD_LINES, _MAX_HEAD_CHARACTERS = 16, 2**24
 # What may precede the header: empty lines, and a line that names the delimiter for Excel, such as `sep=;`.
 _LINE_END = r"(?:\r\n|\r|\n)"
 _BEFORE_HEADER = re.compile(rf"{_LINE_END}*(?:sep=([^\w\s\"]|\t){_LINE_END})?{_LINE_END}*")
@@ -102,6 +103,9 @@ def _read_rows(
     types = {name: arrow_type(kinds[name] if kinds else "text") for name in layout.names}
     sample = RowSample[pa.Table](max_rows, pa.concat_tables)
     sample.add(pa.schema([(name, types[name]) for name in wanted]).empty_table())
+    if not layout.rows:
+        return sample.table(), 0
+    last, last_value = layout.names[-1], None
     wrong: list[Any] = []
     found = {name: {"text"} if name in text else set[str]() for name in wanted}
 
@@ -123,17 +127,18 @@ def _read_rows(
                 arrow.ParseOptions(delimiter=layout.delimiter, newlines_in_values=True, invalid_row_handler=reject),
                 arrow.ConvertOptions(
                     column_types=types,
-                    include_columns=[*wanted, *(name for name in layout.names if name == _TRAILING)],
+                    include_columns=list(dict.fromkeys([*wanted, last])),
                     null_values=["", *MISSING_MARKERS],
                     true_values=TRUE,
                     false_values=FALSE,
                 ),
             )
-            for batch in batches if layout.rows else ():
+            for batch in batches:
                 part = pa.Table.from_batches([batch])
-                if _TRAILING in part.column_names:
-                    _check_trailing(field, path, part[_TRAILING], layout.lines_before + 1 + sample.rows)
-                    part = part.drop_columns([_TRAILING])
+                if last == _TRAILING:
+                    _check_trailing(field, path, part[last], layout.lines_before + 1 + sample.rows)
+                last_value = part[last][-1].as_py() if len(part) else last_value
+                part = part.select(wanted)
                 if kinds is None:
                     for name in wanted:
                         found[name] |= {find_kind(part[name])}
@@ -148,9 +153,21 @@ def _read_rows(
             if kinds is None:
                 raise
             raise _OtherKindError from error
+    if isinstance(last_value, str) and re.search(r"[\r\n]", last_value) and not _ends_with_quote(path):
+        number, accepted = layout.lines_before + 1 + sample.rows, "a closing quote"
+        raise _row_error(field, path, number, "the rest of the file in quotes", accepted)
     # Numbers are text if other rows are true/false.
     text |= {name for name, seen in found.items() if "text" in seen or {"number", "truth"} <= seen}
     return sample.table(), sample.rows
+
+
+def _ends_with_quote(path: Any) -> bool:
+    """Return whether the last field of a file ends with a quote: one that contains a line end has to."""
+    end = b""
+    with _open(path) as stream:
+        while part := stream.read(_BLOCK_BYTES):
+            end = (end + part).rstrip()[-1:]
+    return end == b'"'
 
 
 @contextlib.contextmanager
@@ -166,28 +183,40 @@ def _open(path: Any) -> Iterator[Any]:
 def _find_layout(field: str, path: Any) -> _Layout:
     """Return how the header and the first rows are laid out; raise InvalidInputError if they do not fit together."""
     with _open(path) as stream:
-        head = io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="").read(_HEAD_CHARACTERS)
+        text = io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="")
+        head = text.read(_HEAD_CHARACTERS)
+        while len(re.findall(_LINE_END, head)) < _LEAST_HEAD_LINES and len(head) < _MAX_HEAD_CHARACTERS:
+            if not (more := text.read(_HEAD_CHARACTERS)):
+                break
+            head += more
+        is_whole = not text.read(1)
     before = _BEFORE_HEADER.match(head)
     assert before is not None  # it may be empty
     content, lines_before = head[before.end() :], len(re.findall(_LINE_END, before[0]))
     delimiters = (before[1],) if before[1] else _DELIMITERS
     found: dict[str, list[list[str]]] = {}
+    incomplete = set()  # delimiters with which not all rows could be parsed
     for delimiter in delimiters:
         rows: list[list[str]] = []
-        # csv raises an error for a field that is longer than this module permits
-        with contextlib.suppress(csv.Error):
+        try:
             rows.extend(row for row in csv.reader(io.StringIO(content, newline=""), delimiter=delimiter) if row)
-        if len(head) == _HEAD_CHARACTERS and len(rows) > 1:
+        except csv.Error:  # a field is longer than this module permits
+            incomplete.add(delimiter)
+        if not is_whole and len(rows) > 1:
             rows.pop()  # the last row may be incomplete
+            incomplete.add(delimiter)
         found[delimiter] = rows
-    if not found[delimiters[0]]:
+    if not any(found.values()):
         raise InvalidInputError(field, str(path), _HEADER)
-    delimiter = max(delimiters, key=lambda one: (_is_regular(found[one]), len(found[one][0])))
+    delimiter = max(filter(found.get, delimiters), key=lambda one: (_is_regular(found[one]), len(found[one][0])))
     header, *rows = found[delimiter]
     if not any(header):
         raise InvalidInputError(field, str(path), _HEADER)
     if any(map(_OTHER_ENCODING.search, header)):
         raise InvalidInputError(field, str(path), f"{_HEADER} in UTF-8; save it as UTF-8")
+    if not rows and delimiter in incomplete:
+        accepted = f"a CSV file whose first row has fields of at most {csv.field_size_limit():,} characters"
+        raise InvalidInputError(field, str(path), f"{accepted}, and in which each quote is closed")
     names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
     repeated = next((name for number, name in enumerate(names) if name in names[:number]), None)
     if repeated is not None:

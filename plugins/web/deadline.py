@@ -23,6 +23,9 @@ from .jobs import parse
 router = APIRouter(tags=["Deadline"])
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
 class TargetTask(BaseModel):
     """A task whose deadline is to be changed.
 
@@ -30,8 +33,8 @@ class TargetTask(BaseModel):
     """
 
     task_id: str
-    map_index: int = -1
-    seen: AwareDatetime | None = None
+    map_index: int = Field(-1, ge=-1, lt=2**31)
+    seen: AwareDatetime | None = Field(None, ge=_EPOCH)
 
 
 class DeadlineChange(BaseModel):

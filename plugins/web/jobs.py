@@ -34,6 +34,7 @@ router = APIRouter(tags=["Jobs"])
 _MAX_RECENT = 500
 _APPLIED_WITHIN = timedelta(seconds=5)  # later, a job that keeps another deadline has rejected it
 _LEAST_UNSTARTED = 50
+_STARTED_SINCE = 500  # jobs that may have started after one that has just ended
 _MAX_ROWS = 8000  # four rows for each job
 TaskKey = tuple[str, str, str, int]
 # The states of a task whose last try may have started no job: failed, or before its next try.
@@ -144,17 +145,18 @@ def all_jobs(session: SessionDep, readable: ReadableDags, recent: int = Query(50
 
 
 def _recently_ended(session: Session, is_readable: ColumnElement[bool], number: int) -> list[TrainingJob]:
-    # Row ids increase with time, so in descending order of ids the query need not read older rows.
+    # Row ids increase with the start of the jobs, so in descending order of ids the query need not read older rows.
     output = aliased(Stored)
     newest = (
-        select(Stored.id, output.id)
+        select(Stored.updated_at, Stored.id, output.id)
         .join(TaskInstance, same_task())
         .outerjoin(output, and_(same_task(output), output.key == OUTPUT))
         .where(Stored.key == PACE, is_readable, TaskInstance.state.in_(FINAL_STATES))
         .order_by(Stored.id.desc())
-        .limit(number)
+        .limit(max(number, _STARTED_SINCE) if number else 0)
     )
-    ids = [row_id for row in session.execute(newest) for row_id in row if row_id is not None]
+    last = sorted(session.execute(newest), key=lambda row: row.updated_at, reverse=True)[:number]
+    ids = [row_id for _, *row_ids in last for row_id in row_ids if row_id is not None]
     rows = session.execute(_select_samples().where(Stored.id.in_(ids)))
     return sorted(_to_jobs(rows), key=lambda job: job.pace.updated_at, reverse=True)
 

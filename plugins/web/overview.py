@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime, timedelta, timezone
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
-from sqlalchemy import Select, Text, and_, cast, select
+from sqlalchemy import Select, Text, and_, cast, func, select
 from sqlalchemy.orm import aliased
 
 from paceline.contract import (
@@ -56,14 +57,18 @@ class Overview(BaseModel):
 
 
 MAX_AGE = timedelta(days=90)
+_time = attrgetter("timestamp")
 
 
 @router.get("/overview", dependencies=[can_read_results])
 def overview(session: SessionDep, readable: ReadableDags, limit: int = Query(100, ge=1, le=500)) -> Overview:
-    """Return the newest results of evaluations, promotions, drift checks and schedules, up to ``limit`` of each."""
+    """Return results of evaluations, promotions, drift checks and schedules, newest first, up to ``limit`` of each.
+
+    If there are more, they are the newest ones of each task.
+    """
 
     def results(kind: type[Value], mark: str) -> list[TaskResult[Value]]:
-        rows = session.execute(select_results(readable, mark, limit))
+        rows = sorted(session.execute(select_results(readable, mark, limit)), key=_time, reverse=True)
         return [
             TaskResult(
                 dag_id=row.dag_id,
@@ -86,10 +91,16 @@ def overview(session: SessionDep, readable: ReadableDags, limit: int = Query(100
 
 
 def select_results(readable: Collection[str], mark: str, limit: int) -> Select[Unpack[tuple[Any, ...]]]:
-    """Return the query for the newest results that the XCom ``mark`` marks, in the ``readable`` DAGs."""
+    """Return the query for the newest results that the XCom ``mark`` marks, in the ``readable`` DAGs.
+
+    The newest result of each task comes first, then the second of each task, and so on, so that tasks with many results
+    leave those of others in.
+    """
     query, marked, _ = select_marked(readable, mark)
-    recent = marked.timestamp > datetime.now(timezone.utc) - MAX_AGE
-    return query.where(recent).order_by(marked.timestamp.desc()).limit(limit)
+    recent, newest_first = marked.timestamp > datetime.now(timezone.utc) - MAX_AGE, marked.timestamp.desc()
+    task = (marked.dag_id, marked.task_id, marked.map_index)
+    number = func.row_number().over(partition_by=task, order_by=newest_first)
+    return query.where(recent).order_by(number, newest_first).limit(limit)
 
 
 def select_marked(

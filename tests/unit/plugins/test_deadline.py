@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import pytest
 from airflow.models.task_state_store import TaskStateStoreModel as Stored
 from fastapi import HTTPException
+from pydantic import ValidationError
 from sqlalchemy.orm import Session
 from tests.samples import a_sample
 
@@ -247,3 +248,9 @@ def test_page_gets_the_deadline_after_the_earliest_origin(session: Session) -> N
     change.jobs.append(TargetTask(task_id="unknown", seen=now))
     with pytest.raises(HTTPException, match="unknown is not training"):
         check_deadline("dag", "run", change, session)
+
+
+@pytest.mark.parametrize("value", [{"map_index": 2**63}, {"map_index": -2}, {"seen": "0001-01-01T00:00:00+23:00"}])
+def test_values_that_no_database_can_hold_are_invalid(value: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TargetTask.model_validate({"task_id": "train", **value})

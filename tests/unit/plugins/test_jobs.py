@@ -46,6 +46,20 @@ def test_deadline_that_json_cannot_encode_does_not_hide_the_jobs(session: Sessio
     assert [(job["dag_id"], job["deadline"]["value"]) for job in listed["running"]] == [("a", None), ("b", "20m")]
 
 
+def test_long_job_that_has_just_ended_comes_before_shorter_ones_that_started_later(session: Session) -> None:
+    names = ["long", "first", "second"]
+    for name in names:
+        add_running_job(session, name, '"20m"', TaskInstanceState.FAILED)
+    for name, minutes in zip(names, (50, 10, 20), strict=True):
+        of_job = session.query(Stored).filter_by(dag_id=name, key=PACE)
+        updated_at = NOW + timedelta(minutes=minutes)
+        sample = {**a_sample().to_json(), "updated_at": updated_at.isoformat()}
+        of_job.update({"value": json.dumps(sample), "updated_at": updated_at})
+    listed = all_jobs(session, set(names), recent=2).recent
+    assert [job.dag_id for job in listed] == ["long", "second"]
+    assert all_jobs(session, set(names), recent=0).recent == []
+
+
 def test_job_that_waits_in_the_triggerer_is_running(session: Session) -> None:
     add_running_job(session, "a", '"20m"', TaskInstanceState.DEFERRED)
     assert [job.dag_id for job in all_jobs(session, {"a"}, recent=0).running] == ["a"]

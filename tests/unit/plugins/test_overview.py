@@ -114,6 +114,15 @@ def test_newest_results_come_first_and_other_kinds_are_separate(session: Session
     assert (found["drift"][0]["value"]["reason"], found["schedules"][0]["value"]) == (DRIFT["reason"], SCHEDULE)
 
 
+def test_task_with_many_results_leaves_those_of_others_in(session: Session) -> None:
+    for run_id, dag_id in {"weekly": "other", **{f"run-{number}": "busy" for number in range(5)}}.items():
+        push = start_task(session, promote_task(dag_id), run_id)
+        push(key=PROMOTION_XCOM, value=True)
+        push(key=XCOM_RETURN_KEY, value=REJECTED)
+    found = overview(session, {"busy", "other"}, limit=3).promotions
+    assert [one.run_id for one in found] == ["run-4", "run-3", "weekly"]
+
+
 @pytest.mark.parametrize("mark", MARKS)
 @pytest.mark.parametrize(
     ("dags", "condition"),

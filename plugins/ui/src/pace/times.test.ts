@@ -44,3 +44,9 @@ test("labels of days have the right date after a change of the clocks", () => {
   const dates = days.map((at) => labelOf(at, 86_400, "Europe/Berlin").replace(/\D/g, ""));
   expect(dates).toEqual(["24", "25", "26", "27"]);
 });
+
+test("labels of days in another year have the year", () => {
+  const at = new Date("2029-03-05T00:00:00Z");
+  expect(labelOf(at, 86_400, "UTC", now)).toContain("2029");
+  expect(labelOf(at, 86_400, "UTC", at)).not.toContain("2029");
+});

@@ -2,7 +2,7 @@ import { Button, HStack, Text } from "@chakra-ui/react";
 import { createContext, useContext, useState } from "react";
 
 import type { Pace } from "../api";
-import { formatClock, formatDuration, formatTime } from "../format";
+import { formatClock, formatDay, formatDuration, formatTime } from "../format";
 import { secondsOfDay, timeZone } from "../look/zone";
 import { originOf } from "./series";
 
@@ -75,7 +75,7 @@ export function timesOf(kind: TimeKind | "start only", pace: Pace, zone = timeZo
   if (kind === "start only") return { ...fromStart, other: () => undefined, origin: null };
   if (kind === "start") return { ...fromStart, other: (t) => `at ${ofDay(t)}`, origin };
   const shift = secondsOfDay(origin, zone) + origin.getMilliseconds() / 1000;
-  const label = (shifted: number, step: number) => labelOf(at(shifted - shift), step, zone);
+  const label = (shifted: number, step: number) => labelOf(at(shifted - shift), step, zone, now);
   return { text: ofDay, value: ofDay, other: (t) => `after ${formatClock(t)}`, shift, label, origin };
 }
 
@@ -84,11 +84,10 @@ export const useTimes = (pace: Pace): Times => timesOf(useContext(TimeKindContex
 const DAY_S = 86_400;
 
 /** Return a label of an axis with times of day: a date at midnight and for steps of days; seconds for short steps. */
-export function labelOf(at: Date, step: number, zone = timeZone()): string {
+export function labelOf(at: Date, step: number, zone = timeZone(), now = new Date()): string {
   if (step >= DAY_S || (step >= DAY_S / 8 && secondsOfDay(at, zone) === 0)) {
     // The midnight of a tick is an hour off after a change of the clocks; its noon is on the same day.
-    const noon = new Date(at.getTime() + (1000 * DAY_S) / 2);
-    return noon.toLocaleDateString(undefined, { month: "short", day: "numeric", timeZone: zone });
+    return formatDay(new Date(at.getTime() + (1000 * DAY_S) / 2), now, zone);
   }
   const seconds = step < 60 ? ({ second: "2-digit" } as const) : {};
   return at.toLocaleTimeString(undefined, {

@@ -1,5 +1,5 @@
 import { Button, Heading, HStack, NativeSelect, Stack, Text } from "@chakra-ui/react";
-import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearchParams } from "react-router-dom";
 
 import { getPool, getPools } from "../api";
@@ -8,6 +8,7 @@ import { formatDevices, unitOfPool } from "../format";
 import { Figure, FigureGrid } from "../look/Figure";
 import { Loading, problemOf } from "../look/Loading";
 import { Notice } from "../look/Notice";
+import { useKept } from "../look/useKept";
 import { ArbiterCard } from "./ArbiterCard";
 import { GuideLink } from "../look/GuideLink";
 import { PoolJobs } from "./PoolJobs";
@@ -35,11 +36,11 @@ export function PoolPage() {
     queryKey: ["pool", name, hours],
     queryFn: () => getPool(name, hours),
     refetchInterval: REFRESH_MS,
-    placeholderData: keepPreviousData,
   });
-  const problem = problemOf(pool);
+  const kept = useKept(pool);
   const others = (names.data ?? []).filter((one) => one.name !== name);
-  const view = pool.data?.name === name ? pool.data : null; // keepPreviousData also keeps the pool before
+  const view = kept.data?.name === name ? kept.data : null; // it may be of the pool before
+  const problem = problemOf(view ? { ...pool, ...kept } : pool);
   return (
     <Stack gap={5}>
       <Link to="/plugin/retraining/pools" style={{ textDecoration: "underline", alignSelf: "start" }}>

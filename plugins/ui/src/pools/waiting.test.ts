@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 
 import type { PoolArbiter, SharedJob } from "../contract";
 import { makePace } from "../samples";
-import { startText } from "./waiting";
+import { isWaiting, startText } from "./waiting";
 
 const NOW = "2030-01-01T12:00:00Z";
 const TASK = { run_id: "r", task_id: "train", map_index: -1 };
@@ -63,4 +63,9 @@ test("the expected start is that of the arbiter's plan", () => {
 test("the plan of an arbiter that has ended is not shown", () => {
   expect(startText(shared("later"), arbiter("failed"), NOW)).toBe("unknown: no arbiter allocates");
   expect(startText(shared("later"), null, NOW)).toBe("unknown: no arbiter allocates");
+});
+
+test("a job whose task has ended does not wait, whatever its last sample says", () => {
+  const { job, ...rest } = shared("a");
+  expect(["running", "failed"].map((state) => isWaiting({ ...rest, job: { ...job, state } }))).toEqual([true, false]);
 });

@@ -1,6 +1,6 @@
 // When a waiting job will start, as far as the arbiter knows.
 import type { PoolArbiter, SharedJob, TrainingJob } from "../contract";
-import { formatDuration, formatTime } from "../format";
+import { formatDuration, formatTime, isEnded } from "../format";
 import { arbiterStatus, isAllocating } from "./health";
 
 const isSame = (a: { dag_id: string; run_id: string; task_id: string; map_index: number }, b: TrainingJob) =>
@@ -22,4 +22,4 @@ export function startText(shared: SharedJob, arbiter: PoolArbiter | null, now: s
 }
 
 export const isWaiting = ({ job, lost }: SharedJob) =>
-  !lost && (job.pace.state === "waiting" || job.pace.state === "preempted");
+  !lost && !isEnded(job) && (job.pace.state === "waiting" || job.pace.state === "preempted");

@@ -11,7 +11,6 @@ vi.mock("@tanstack/react-query", () => ({
     if (enabled) query.asked.push(queryKey[0]);
     return query.others[queryKey[0]] ?? query.current;
   },
-  keepPreviousData: null,
 }));
 vi.mock("react-router-dom", () => ({ useNavigate: () => null, useParams: () => ({ tab: query.tab }) }));
 vi.mock("../history/HistoryPage", () => ({ HistoryPage: () => "history" }));

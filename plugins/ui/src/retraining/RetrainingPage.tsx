@@ -1,5 +1,5 @@
 import { Heading, Stack, Tabs } from "@chakra-ui/react";
-import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { useNavigate, useParams } from "react-router-dom";
 
@@ -7,6 +7,7 @@ import { getAllJobs, getChampions, getOverview } from "../api";
 import { HistoryPage } from "../history/HistoryPage";
 import { Loading, problemOf } from "../look/Loading";
 import { Notice } from "../look/Notice";
+import { useKept } from "../look/useKept";
 import { Pools } from "../pools/Pools";
 import { Fleet } from "./Fleet";
 import { Models } from "./Models";
@@ -35,8 +36,9 @@ export function RetrainingPage() {
     queryFn: () => getAllJobs(recent),
     refetchInterval: RECENT_REFRESH_MS,
     enabled: isRecent,
-    placeholderData: keepPreviousData,
   });
+  const kept = useKept(ended);
+  const shown = kept.data;
   const overview = useQuery({
     queryKey: ["overview"],
     queryFn: getOverview,
@@ -51,7 +53,9 @@ export function RetrainingPage() {
   });
   // A query keeps its error on the tabs that do not use it.
   const problem =
-    problemOf(running) ?? (isRecent ? problemOf(ended) : null) ?? (isOverview ? problemOf(overview) : null);
+    problemOf(running) ??
+    (isRecent ? problemOf({ ...ended, ...kept }) : null) ??
+    (isOverview ? problemOf(overview) : null);
   return (
     <Stack gap={6}>
       <Heading as="h1" size="xl">
@@ -75,12 +79,12 @@ export function RetrainingPage() {
           <Tabs.Trigger value="pools">Pools</Tabs.Trigger>
         </Tabs.List>
         <Tabs.Content value="recent">
-          {ended.isPending ? <Loading query={ended} height="20rem" /> : null}
-          {ended.data ? (
+          {ended.isPending && !shown ? <Loading query={ended} height="20rem" /> : null}
+          {shown ? (
             <Recent
-              jobs={[...ended.data.recent, ...ended.data.unstarted]}
+              jobs={[...shown.recent, ...shown.unstarted]}
               showMore={
-                ended.data.recent.length + ended.data.unstarted.length < recent || recent >= MAX_RECENT
+                Math.max(shown.recent.length, shown.unstarted.length) < recent || recent >= MAX_RECENT
                   ? null
                   : () => setRecent(Math.min(recent * 2, MAX_RECENT))
               }

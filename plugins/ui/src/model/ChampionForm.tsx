@@ -35,7 +35,8 @@ export function ChampionForm({ reading, row, onClose }: Props) {
       open
       role="alertdialog"
       initialFocusEl={() => reasonField.current}
-      onOpenChange={({ open }) => (open ? undefined : onClose(null))}
+      // While the change is under way it cannot be taken back, and its error would be lost.
+      onOpenChange={({ open }) => (open || change.isPending ? undefined : onClose(null))}
     >
       <Dialog.Backdrop />
       <Dialog.Positioner>
@@ -79,7 +80,7 @@ export function ChampionForm({ reading, row, onClose }: Props) {
               </Stack>
             </Dialog.Body>
             <Dialog.Footer flexWrap="wrap">
-              <Button type="button" variant="outline" onClick={() => onClose(null)}>
+              <Button type="button" variant="outline" disabled={change.isPending} onClick={() => onClose(null)}>
                 Cancel
               </Button>
               <Button type="submit" disabled={!reason.trim()} loading={change.isPending} loadingText="Changing">

@@ -29,11 +29,29 @@ torch.set_default_dtype(torch.float64)
 torch.manual_seed(1)
 x = torch.randn(SAMPLES, 4)
 samples = data.TensorDataset(x, x.square().sum(1, keepdim=True))
+
+
+class Shrinking(data.Sampler):
+    """Has fewer samples in each epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return SAMPLES - BATCH_SIZE * self.epoch
+
+    def __iter__(self):
+        return iter(range(len(self)))
+
+
 sampler = {
     "in order": lambda: data.SequentialSampler(samples),
     "shuffled": lambda: data.RandomSampler(samples, generator=torch.Generator().manual_seed(2)),
     "weighted": lambda: data.WeightedRandomSampler([1.0, 2.0] * (SAMPLES // 2), SAMPLES),
     "distributed": lambda: data.DistributedSampler(samples, num_replicas=1, rank=0),
+    "shrinking": Shrinking,
 }[case["sampler"]]()
 loader = data.DataLoader(samples, BATCH_SIZE, sampler=sampler, drop_last=case["drop_last"])
 layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 1))

@@ -7,7 +7,7 @@ import json
 import os
 
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from paceline.train.progress import parse_line
@@ -21,7 +21,7 @@ OPTIMIZERS = ["ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adam
 cases = st.fixed_dictionaries(
     {
         "form": st.sampled_from(["plain", "accumulation", "clipping", "two calls", "closure"]),
-        "sampler": st.sampled_from(["in order", "shuffled", "weighted", "distributed"]),
+        "sampler": st.sampled_from(["in order", "shuffled", "weighted", "distributed", "shrinking"]),
         "drop_last": st.booleans(),
         "optimizer": st.sampled_from(OPTIMIZERS),
         "scheduler": st.sampled_from(["OneCycleLR", "StepLR"]),
@@ -29,6 +29,10 @@ cases = st.fixed_dictionaries(
         "processes": st.dictionaries(st.integers(0, 11).map(str), st.integers(1, 3), min_size=1, max_size=4),
     }
 )
+SHORTER_EPOCHS = {
+    "form": "accumulation", "sampler": "shrinking", "drop_last": False, "optimizer": "SGD", "scheduler": "StepLR",
+    "each": "epoch", "processes": {"2": 2, "6": 3},
+}  # fmt: skip
 
 
 def train(folder, case, fork):
@@ -52,6 +56,7 @@ def train(folder, case, fork):
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cases)
+@example(SHORTER_EPOCHS)
 def test_training_ends_like_that_of_one_process(tmp_path_factory, fork, case):
     folder = tmp_path_factory.mktemp("case")
     (*weights, steps), devices = train(folder / "joined", case, fork)
